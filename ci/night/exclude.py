@@ -4,7 +4,6 @@ A node is slow if its jobs were, over all figures (reports/nights/nodes.py), by 
 What is left out is tried again once all of these are past.
 """
 
-import math
 import re
 import shlex
 from argparse import ArgumentParser
@@ -14,17 +13,11 @@ from typing import Any
 
 from engine.errors import UsageError
 from night.session import NightlyTest, NightRun
-from reports.nights.judge import collect_figures
-from reports.nights.nodes import NodeEffect, describe_nodes, how_bad, node_effects, nodes_of
+from reports.nights.nodes import LATELY, NodeEffect, describe_nodes, nodes_of, slow_nodes
 from reports.read.history import History, Night
 from systems import System, load
-from systems.references import LEAST
 
 OPTION = "--exclude-slow"
-WINDOWS = (10, 20, 60)
-"""Numbers of last nights: the first that tells whether a node is slow counts."""
-MEMORY = "B"
-"""Unit of figures that no node changes."""
 NODE = re.compile(r"[A-Za-z0-9][\w.-]*")
 """Form of a node's name, without what Slurm would take for a list of names."""
 EXCLUDES = re.compile(r"(?:#\w+\s+)?-{0,2}(?:x|exclud\w*)\b|-x")
@@ -46,8 +39,8 @@ def leave_out(
     night: NightRun, described: Iterable[Mapping[str, Any]], chosen: Sequence[NightlyTest], past: History
 ) -> str:
     """Make the night's jobs leave out slow nodes; returns a sentence that says which and why."""
-    lately = past.nights[-WINDOWS[-1] :]
-    slow = slow_nodes(lately)
+    lately = past.nights[-LATELY[-1] :]
+    slow = slow_nodes(lately, LATELY)
     hashcodes = {test.hashcode for test in chosen}
     largest = largest_jobs(test for test in described if test["hashcode"] in hashcodes)
     out, kept = choose_nodes(slow, nodes_had(lately), largest)
@@ -61,18 +54,6 @@ def leave_out(
         else "",
     ]
     return f"Nodes {'; '.join(filter(None, words)) or 'left out: none, as none is known to be slow'}."
-
-
-def slow_nodes(nights: Sequence[Night]) -> list[NodeEffect]:
-    """Find the nodes that are slow by the last of these nights, the slowest first."""
-    figures = [(one.key, one.figure) for one in collect_figures(nights) if one.unit != MEMORY]
-    value, known = how_bad(figures, (job for night in nights for job in night.jobs)), dict[str, NodeEffect]()
-    for window in WINDOWS:
-        jobs = [job for night in nights[-window:] for job in night.jobs]
-        for each in node_effects(jobs, value, looks=len(WINDOWS)):
-            if each.is_slow or each.high < math.log1p(LEAST):
-                known.setdefault(each.node, each)
-    return sorted((each for each in known.values() if each.is_slow), key=lambda each: -each.effect)
 
 
 def nodes_had(nights: Iterable[Night]) -> dict[str, set[str]]:

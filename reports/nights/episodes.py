@@ -1,21 +1,21 @@
 """Episodes: slowdowns of a system's figures that begin together, as one thing from its alarm to its end.
 
 Nothing of them is stored: they are derived from the results database. Which were found, and which of them are open or
-over, is told as it was known after any of its nights; their sizes, shapes, and whether they are learnt, as known after
-the last one. A state of the machine that its figures have come back from before is told apart from them.
+over, is told as it was known after any of its nights; their sizes, shapes and states as known after the last one.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import expm1
 from typing import Literal
 
 from reports.nights import nodes
 from reports.nights.culprit import culprit, what_changed
-from reports.nights.detector import Slowdown, State
+from reports.nights.detector import BASELINE, Slowdown
 from reports.nights.judge import FigureHistory, Judgement
 from reports.nights.nodes import Explanation
-from reports.nights.shape import Shape
+from reports.nights.recurrence import Recurrence, recurrence_of
+from reports.nights.shape import Shape, find_shape
 from reports.read.history import Night
 from systems.references import CANARY
 
@@ -29,8 +29,6 @@ FEWEST_OF_CREEP = 14
 MONTH = 30
 """Days."""
 DAY_S = 86_400.0
-ALIKE = 0.5
-"""Share of nights that states of two figures have in common, of those that either has, to be one state."""
 
 EpisodeState = Literal["open", "closed", "explained", "learnt"]
 STATES: Sequence[EpisodeState] = ("open", "closed", "explained", "learnt")
@@ -59,6 +57,8 @@ class Episode:
     changed: tuple[str, ...]
     """Changes of the machine with its beginning, in words."""
     state: EpisodeState
+    recurrence: Recurrence
+    """Nights that were as slow, of an episode that came back by itself."""
     nights_a_month: float = MONTH
     """Nights of the worst figure in MONTH, as not every night of a system may have it."""
 
@@ -79,23 +79,6 @@ class Episode:
             self.nights_a_month * a_night for a_night in (self.shape.slope, self.shape.low, self.shape.high)
         )
         return expm1(slope), expm1(low), expm1(high)
-
-
-@dataclass(frozen=True, slots=True)
-class MachineState:
-    """State of the machine that comes and goes: nights in which figures are slower."""
-
-    figures: tuple[FigureHistory, ...]
-    """The slowest first."""
-    size: float
-    """Factor by which the slowest figure is worse, less one."""
-    nights: int
-    of: int
-    """Nights that are remembered."""
-    runs: int
-    """Times that it came."""
-    nodes: Explanation
-    """Whether nodes explain it."""
 
 
 def group(slowdowns: Iterable[Slowdown]) -> list[list[Slowdown]]:
@@ -125,12 +108,10 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
     ends = [slowdown.ended for slowdown in slowdowns if slowdown.ended is not None and slowdown.ended <= at]
     ended = max(ends) if len(ends) == len(slowdowns) else None
     found, since = group[0].found, group[0].since
-    shape, begun = judged.shapes.get((slowdowns[0].figure, slowdowns[0].found), (STEP, since))
-    if shape.kind == "creep" and shape.nights >= FEWEST_OF_CREEP:
-        since = min(begun, found)
-    else:
-        shape = STEP
     until = at if ended is None else max(found, ended - TOGETHER)
+    shape, began = _shape(figures[0], slowdowns[0], until)
+    if shape.kind == "creep":
+        since = min(began, found)
     tests = dict.fromkeys((figure.figure == CANARY, figure.key) for figure in figures)
     early, late = judged.nights[: max(0, since - 1)][-BEFORE:], judged.nights[since + 1 : until + 1]
     before, now = (
@@ -138,8 +119,11 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
     )
     parts = ((key.test, culprit(CANARY if canary else key.test, now[key], before[key])) for canary, key in tests)
     states = ([job.state for jobs in side.values() for job in jobs] for side in (before, now))
-    worse, usual = range(since, until + 1), range(max(0, since - nodes.BEFORE), since)
-    by_nodes = explain_by_nodes(judged.nights[: until + 1], figures, worse, usual)
+    usual = (job for night in judged.nights[max(0, since - nodes.BEFORE) : since] for job in night.jobs)
+    how_bad = nodes.how_bad([(figure.key, figure.figure) for figure in figures], usual)
+    by_nodes = nodes.explain(judged.nights[: until + 1], since, how_bad)
+    came_back = ended is not None and all(slowdown.returned for slowdown in slowdowns)
+    recurrence = recurrence_of(judged.detector, slowdowns) if came_back else Recurrence()
     return Episode(
         number,
         since,
@@ -151,9 +135,18 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
         parts=tuple(parts),
         nodes=by_nodes,
         changed=tuple(what_changed(*states)),
-        state=_state(judged, slowdowns, is_open=ended is None, by_nodes=by_nodes.outcome == "explained"),
+        state=_state(by_nodes, recurrence, is_open=ended is None, came_back=came_back),
+        recurrence=recurrence,
         nights_a_month=_nights_a_month([judged.nights[each] for each in figures[0].jobs if since <= each <= until]),
     )
+
+
+def _shape(figure: FigureHistory, slowdown: Slowdown, until: int) -> tuple[Shape, int]:
+    """Return the shape of a figure's nights from a slowdown on up to one of them, and the night that it began."""
+    nights, values = figure.follow(until)
+    count = sum(at >= slowdown.since for at in nights)
+    shape = find_shape(values[-BASELINE - 2 * count :], 2 * count)
+    return (shape, nights[-shape.nights]) if shape.nights >= FEWEST_OF_CREEP else (STEP, slowdown.since)
 
 
 def _nights_a_month(nights: Sequence[Night]) -> float:
@@ -162,43 +155,8 @@ def _nights_a_month(nights: Sequence[Night]) -> float:
     return MONTH * (len(nights) - 1) / days if days > 0 else MONTH
 
 
-def _state(judged: Judgement, slowdowns: Sequence[Slowdown], *, is_open: bool, by_nodes: bool) -> EpisodeState:
+def _state(by_nodes: Explanation, recurrence: Recurrence, *, is_open: bool, came_back: bool) -> EpisodeState:
     """Return explained where nodes explain it, or where it is over without having come back by itself."""
-    if by_nodes or not (is_open or all(slowdown.returned for slowdown in slowdowns)):
+    if by_nodes.outcome == "explained" or not (is_open or came_back):
         return "explained"
-    known = sum(judged.detector.state(slowdown.figure) is not None for slowdown in slowdowns)
-    return "open" if is_open else "learnt" if 2 * known >= len(slowdowns) else "closed"
-
-
-def explain_by_nodes(
-    nights: Sequence[Night], figures: Iterable[FigureHistory], worse: Collection[int], before: Iterable[int]
-) -> Explanation:
-    """Tell whether nodes explain that figures are worse in these nights. before: nights that tell what is usual."""
-    usual = nodes.how_bad(((one.key, one.figure) for one in figures), (job for at in before for job in nights[at].jobs))
-    return nodes.explain(nights, worse, usual)
-
-
-def find_states(judged: Judgement) -> list[MachineState]:
-    """Group the states that figures have come back from more than once, by the nights that were in them."""
-    known = [(state, figure) for at, figure in enumerate(judged.watched) if (state := judged.detector.state(at))]
-    groups = list[list[tuple[State, FigureHistory]]]()
-    for state, figure in sorted(known, key=lambda one: -one[0].size):
-        group = next((group for group in groups if _alike(group[0][0].nights, state.nights)), None)
-        if group is None:
-            groups.append([(state, figure)])
-        else:
-            group.append((state, figure))
-    return [_machine_state(judged, group) for group in groups]
-
-
-def _alike(nights: Iterable[int], others: Iterable[int]) -> bool:
-    """Return whether two states are one, by the nights that they have in common."""
-    one, other = set(nights), set(others)
-    return len(one & other) >= ALIKE * len(one | other)
-
-
-def _machine_state(judged: Judgement, group: Sequence[tuple[State, FigureHistory]]) -> MachineState:
-    state, slowest = group[0]
-    figures, inside = tuple(figure for _, figure in group), set(state.nights)
-    by_nodes = explain_by_nodes(judged.nights, figures, inside, slowest.jobs.keys() - inside)
-    return MachineState(figures, expm1(state.size), len(inside), state.of, state.runs, by_nodes)
+    return "open" if is_open else "learnt" if recurrence.runs > 1 else "closed"

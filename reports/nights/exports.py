@@ -42,7 +42,7 @@ def _night(one: NightReport) -> dict[str, Any]:
         "headline": one.headline,
         **{"opened": _numbers(one.opened), "open": _numbers(one.still_open), "over": _numbers(one.over)},
         "verdicts": [_verdict(one, verdict) for verdict in one.verdicts],
-        **{"states": list(one.states), "remarks": list(one.remarks)},
+        **{"recurring": list(one.recurring), "remarks": list(one.remarks)},
     }
 
 

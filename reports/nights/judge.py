@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Literal
 
+import numpy as np
 from scipy.special import stdtrit
 
 from engine.result.gate import CONFIDENCE
+from reports.nights.canary import canary_share
 from reports.nights.detector import BASELINE, FEWEST, Detector, Gain, Slowdown, false_alarm_limit
-from reports.nights.shape import Shape
+from reports.nights.noise import Floats
 from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
 
@@ -36,8 +38,6 @@ GIVEN_UP = 12
 """Nights without its figure after which a slowdown is given up."""
 OFF_BY = 2
 """Nights by which the beginning of a change may be off."""
-SHAPED = 10
-"""Nights after which the shape of an open slowdown is looked at again."""
 LATELY = 30
 """Nights in which a gain is told beside its figure."""
 
@@ -126,6 +126,13 @@ class FigureHistory:
         bad = [worse_by(self.unit) * math.log(value) for value in self.measured(jobs)]
         return bad, [math.log(seconds) for seconds in canary]
 
+    def follow(self, until: int) -> tuple[list[int], Floats]:
+        """Return the nights up to one, and how bad each was less what the canary explains, as logarithms."""
+        nights = [at for at in self.jobs if at <= until]
+        bad, canary = zip(*(self.logarithms(self.jobs[at]) for at in nights), strict=True)
+        values = np.array([median(jobs) for jobs in bad])
+        return nights, values - canary_share(values, np.array([median(each) if each else math.nan for each in canary]))
+
     def level(self, nights: Iterable[int]) -> float:
         """Return the median of how bad these nights were, as a logarithm."""
         jobs = (self.jobs[at] for at in nights if at in self.jobs)
@@ -164,8 +171,6 @@ class Judgement:
     firsts: Sequence[int]
     """First night of each one's reference."""
     detector: Detector
-    shapes: dict[tuple[int, int], tuple[Shape, int]] = field(default_factory=dict)
-    """Shapes and beginnings of its slowdowns, by their figure and the night that found them."""
 
     def slowdown(self, number: int) -> Slowdown | None:
         """Return the newest open slowdown of a figure."""
@@ -204,16 +209,6 @@ class Judgement:
                     figure.verdicts[at] = self._verdict(number, at)
                 elif at - measured <= GIVEN_UP and figure.has_run(night):
                     figure.verdicts[at] = figure.unknown((), "it was not measured", slowdown)
-            self._keep_shapes(at)
-
-    def _keep_shapes(self, at: int) -> None:
-        """Keep the shape of open slowdowns: when they are found, now and then, and after the last night."""
-        for slowdown in self.detector.slowdowns:
-            due = (at - slowdown.found) % SHAPED == 0 or at == len(self.nights) - 1
-            if due and slowdown.ended is None:
-                shape = self.detector.shape(slowdown)
-                began = self.detector.rows[slowdown.figure].nights[-shape.nights]
-                self.shapes[slowdown.figure, slowdown.found] = shape, began
 
     def _verdict(self, number: int, at: int) -> Verdict:
         """Compare a night with what was expected of it, without what is open."""

@@ -17,7 +17,7 @@ from reports.nights.culprit import what_changed
 from reports.nights.detector import Slowdown
 from reports.nights.episodes import TOGETHER
 from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE
-from reports.nights.nodes import describe
+from reports.nights.nodes import LONG, describe
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, slope, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, PageSection, Paragraph, Table
 from reports.plots.canvas import Scale
@@ -43,10 +43,10 @@ READING = (
 )
 EPISODES = (
     "Figures that got worse together, newest first. The night that found an episode raised its alarm. Closed: it came "
-    "back by itself; learnt: so did a state of its figures before; explained: by nodes, by references that were made "
+    "back by itself; learnt: its figures were as slow in other nights, too; explained: by nodes, by references made "
     "since, or as it isn't measured any more. The beginning may be off by a night or two, that of a creep by more."
 )
-STATES = "Nights in which figures were slower, and came back from it more than once. They raise no alarm."
+RECURRING = "Nights in which figures were slower, and came back from it more than once. They raise no alarm any more."
 GAINS = "Figures whose level got better, and was not worse before. The night may be off by one or two."
 QUIET = ("commit ", f"{NODES}: ")
 """Beginnings of changes that nights have anyway, without any update."""
@@ -66,6 +66,7 @@ METHODS = text.paragraphs(
     shortest=detector.WINDOWS[0],
     longest=detector.WINDOWS[-1],
     given_up=GIVEN_UP,
+    long=LONG[-1],
     steadier=" ".join(
         f"Where {other} is measured, {noisy} may begin {text.percent(UNSTEADY_SHARE)} as many false ones."
         for noisy, other in STEADIER.items()
@@ -106,8 +107,10 @@ def _page(name: str, history: History) -> NightsPage:
     sections = [PageSection("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
     sections += [_episodes(report), *_come_and_go(report)]
     sections += [_figures(data, history.nights), *_gains(data)] if len(data) else []
-    shown = [proof.table(known_proof)] if (known_proof := proof.proof()) else []
-    sections.append(PageSection("How nights are judged", (*map(Paragraph, METHODS), *shown), "methods"))
+    simulated = proof.proof()
+    words = [*METHODS, *(proof.words(simulated) if simulated else [])]
+    shown = (proof.table(simulated),) if simulated else ()
+    sections.append(PageSection("How nights are judged", (*map(Paragraph, words), *shown), "methods"))
     title = f"Nights of {text.clean(history.system, 24)}"
     return NightsPage(
         name, Page(sections, title=title, lead=LEAD), replace(notice, details=(), links=((f"{name}.html", title),))
@@ -197,9 +200,9 @@ def _episodes(report: NightReport) -> PageSection:
 
 
 def _come_and_go(report: NightReport) -> list[PageSection]:
-    """Say which states of the machine come and go, where any do."""
-    lines = [Paragraph(text.clean(line, 1000)) for line in report.states]
-    return [PageSection("States that come and go", (*lines, Paragraph(STATES)), "states")] if lines else []
+    """Say which slowdowns come and go, where any do."""
+    lines = [Paragraph(text.clean(line, 1000)) for line in report.recurring]
+    return [PageSection("Slowdowns that come and go", (*lines, Paragraph(RECURRING)), "recurring")] if lines else []
 
 
 def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> PageSection:

@@ -1,14 +1,15 @@
-"""Figures of the proof, which tests/reports/simulate_nights.py has simulated: false episodes and what was found."""
+"""Figures of the proof, which tests/reports/simulate_nights.py has simulated: episodes, and losses that are found."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pandas as pd
 from pydantic import Field, ValidationError
 
 from engine import yaml_text
 from engine.errors import UsageError
+from engine.result.gate import Outcome
 from engine.schema import Record, first_problem
 from reports import text
 from reports.columns import columns_of
@@ -17,9 +18,31 @@ from reports.page import Column, Table
 FILE = Path(__file__).with_suffix(".yaml")
 NOTE = (
     "Nights drawn at random, with this noise and no change: the upper end of what the episodes of a system-year may be "
-    "(95 %). Then nights with a change: the share of cases in which it was found in time."
+    "(95 %). Then nights with a loss: the share of cases in which it was found in time. The outcome is the worst of a "
+    "row's: pass where the whole interval is as asked, fail where none of it is, else undecided."
 )
+WORST: tuple[Outcome, ...] = ("fail", "undecided", "pass")
+KINDS: Mapping[str, str] = {
+    **{"gauss": "normal", "t3": "heavy tails (t3)", "t2": "heavy tails (t2)", "out5": "single slow nights"},
+    **{"weekly3": "weeks", "month": "months", "ar0.7": "autocorrelation 0.7", "ar0.95": "autocorrelation 0.95"},
+    **{"walk": "slow random walks", "garch": "variance in clusters", "measured": "measured jobs"},
+    **{"mixed": "all of these in one system", "bimodal10": "two kinds of nodes, a tenth of nights on the slower"},
+    **{
+        "bimodal30": "two kinds of nodes, 30 % of nights on the slower",
+        "sticky3": "a slow group of nodes, for 3 nights",
+    },
+    **{"sticky10": "a slow group of nodes, for 10 nights", "out5runs": "runs of slow nights"},
+}
+"""Noises of simulate_nights.py in words."""
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Found(Record):
+    """Share of cases in which a loss was found in time."""
+
+    share: Share
+    asked: Share
+    outcome: Outcome
 
 
 class Row(Record):
@@ -30,13 +53,28 @@ class Row(Record):
     jobs: Annotated[int, Field(ge=1)]
     canary: bool = False
     """Whether a canary has seen what the figures share."""
+    drift: Share = 0.0
+    """Loss of every figure in a month."""
     years: Annotated[float, Field(gt=0)]
     """Simulated years of a system."""
     episodes_a_year: Annotated[float, Field(ge=0)]
     """Upper end of the interval."""
-    outcome: Literal["pass", "fail", "undecided"]
-    found: Mapping[str, Share] = {}
-    """Share of cases in which a change was found, by its name, such as "5 % by night 60"."""
+    asked: Annotated[float, Field(gt=0)]
+    """Most episodes a year."""
+    outcome: Outcome
+    """Of the episodes a year."""
+    found: Mapping[str, Found] = {}
+    """Losses, by name, such as "5 % at once, by night 60"."""
+
+    @property
+    def worst(self) -> Outcome:
+        return min((self.outcome, *(one.outcome for one in self.found.values())), key=WORST.index)
+
+    @property
+    def title(self) -> str:
+        drift = f"with a drift of {100 * self.drift:g} % a month" if self.drift else ""
+        canary = "with a canary" if self.canary else ""
+        return " ".join(filter(None, (text.clean(KINDS.get(self.noise, self.noise), 60), drift, canary)))
 
 
 class Proof(Record):
@@ -55,17 +93,56 @@ def proof(file: Path = FILE) -> Proof | None:
         raise UsageError(f"{file} is not a proof of the nights: {first_problem(error)}") from None
 
 
+def words(of: Proof) -> list[str]:
+    """Say which noises are covered, which losses are found in time, and what a site should do where they aren't."""
+    parts: dict[str, list[str]] = {"Covered": [], "Not covered": []}
+    for row in sorted(of.rows, key=lambda row: row.canary):
+        a_year = f"up to {row.episodes_a_year:.2f} episodes a year, asked {row.asked:g}"
+        parts["Covered" if row.outcome == "pass" else "Not covered"].append(_item(row, a_year, row.outcome))
+    losses = [(name, row, loss) for row in of.rows for name, loss in row.found.items()]
+    for name, row, loss in sorted(losses, key=lambda one: one[0]):
+        sure = "is found in time" if loss.outcome == "pass" else "is not sure to be found as often as asked"
+        share = f"{text.percent(loss.share)}, asked {text.percent(loss.asked)}"
+        parts.setdefault(f"A loss of {name}, {sure} in", []).append(_item(row, share, loss.outcome))
+    return [f"{head}: {'; '.join(items)}." for head, items in parts.items() if items] + [*_advice(of.rows)]
+
+
+def _item(row: Row, figures: str, outcome: Outcome) -> str:
+    return f"{row.title} ({figures}{'' if outcome == 'pass' else f': {outcome}'})"
+
+
+def _advice(rows: Sequence[Row]) -> Iterable[str]:
+    """Write what a site should do, in the figures of these rows."""
+    alone = {row.noise: row for row in rows if not (row.canary or row.drift)}
+    for row in rows:
+        if row.canary and row.outcome == "pass" and row.noise in alone and alone[row.noise].outcome != "pass":
+            fewer = f"{row.episodes_a_year:.2f} episodes a year in place of {alone[row.noise].episodes_a_year:.2f}"
+            yield f"Keep the canary in every job: {row.title} opens up to {fewer}."
+    missed = [(one.share, name, row.title) for row in rows for name, one in row.found.items() if one.outcome != "pass"]
+    if missed:
+        share, name, title = min(missed)
+        why = f"in it the machine cancels, and {name}, is found here in {text.percent(share)} of cases ({title})"
+        yield f"Run a paired night after an update, `ci/nightly --against COMMIT`: {why}."
+    jobs = " or ".join(str(count) for count in sorted({row.jobs for row in rows}))
+    yield f"Run more jobs a night (`--jobs`) where jobs of one night differ: nights here have {jobs} of each test."
+
+
 def table(of: Proof) -> Table:
-    """List the noises, the changes that were looked for in columns of their own."""
-    rows = [row.model_dump(exclude={"found"}) | dict(row.found) for row in of.rows]
-    changes = dict.fromkeys(name for row in of.rows for name in row.found)
+    """List the noises, the losses that were looked for in columns of their own."""
+    losses = dict.fromkeys(name for row in of.rows for name in row.found)
+    rows = [
+        row.model_dump(exclude={"found"})
+        | {"noise": row.title, "outcome": row.worst}
+        | {name: one.share for name, one in row.found.items()}
+        for row in of.rows
+    ]
     columns = columns_of(
         Column("Noise", "noise", numeric=False),
         "jobs",
-        Column("Canary", "canary", lambda known: "yes" if known else "no", numeric=False),
         Column("Years", "years", "{:g}".format),
         Column("Episodes a year, at most", "episodes_a_year", "{:.2f}".format),
+        Column("Asked", "asked", "{:g}".format),
         Column("Outcome", "outcome", numeric=False, bad=frozenset({"fail"}), good=frozenset({"pass"})),
-        *(Column(f"Found: {text.clean(name, 60)}", name, text.percent, missing="not tried") for name in changes),
+        *(Column(f"Found: {text.clean(name, 60)}", name, text.percent, missing="not tried") for name in losses),
     )
     return Table("Proof", columns, pd.DataFrame(rows, dtype=object), "proof", NOTE)

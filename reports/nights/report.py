@@ -12,10 +12,10 @@ from tabulate import tabulate
 
 from reports import text
 from reports.columns import columns_of
-from reports.nights.detector import FALSE_ALARMS_A_YEAR
-from reports.nights.episodes import Episode, EpisodeState, MachineState, find_episodes, find_states
+from reports.nights.detector import EARLY, FALSE_ALARMS_A_YEAR, LEAST_EARLY
+from reports.nights.episodes import Episode, EpisodeState, find_episodes
 from reports.nights.judge import FigureHistory, Judgement, Verdict, Word, judge_nights
-from reports.nights.nodes import describe
+from reports.nights.nodes import LONG, describe, describe_nodes, nodes_of, slow_nodes
 from reports.page import Column, Table
 from reports.read.history import SKIPPED, History, Night, NightJob
 from systems.references import FEWEST_JOBS, Key, References, worse_by
@@ -28,7 +28,7 @@ NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit 
 """Reason of a test that a night had to run, without any job."""
 OVER: Mapping[EpisodeState, str] = {
     "closed": "its figures are as before",
-    "learnt": "its figures are as before, as they were after such nights earlier",
+    "learnt": "its figures are as before, as after other nights that were as slow",
     "explained": "its references were made anew, or its figures are not measured any more",
 }
 """Ends of episodes in words, which nodes don't explain."""
@@ -46,8 +46,8 @@ class NightReport:
     """The worst first."""
     episodes: tuple[Episode, ...]
     """Episodes found up to the night, in that order: open or over as after it, else as known after the last night."""
-    states: tuple[str, ...]
-    """Sentences about states of the machine that come and go, in the report of the last night alone."""
+    recurring: tuple[str, ...]
+    """Sentences about slowdowns that come and go, in the report of the last night alone."""
     remarks: tuple[str, ...]
     """Other facts, in sentences."""
     names: Mapping[Key, str]
@@ -102,7 +102,7 @@ class NightReport:
         figures = [figure for one in self.opened for figure in one.figures]
         far = sum(verdict.far for verdict in self.verdicts)
         since = f"since {nights[min(one.since for one in still)].name}" if still else ""
-        parts = [(len(figures), f"got worse, of {_tests(figures, self.named)}")]
+        parts = [(len(figures), f"got worse ({_tests(figures, self.named)})")]
         parts += [(len(still), f"{'episode' if len(still) == 1 else 'episodes'} open {since}")]
         parts += [
             (len(self.over), "episode over" if len(self.over) == 1 else "episodes over"),
@@ -126,9 +126,10 @@ def night_reports(
         verdicts += (figure.verdicts[at] for figure in judged.figures if at in figure.verdicts)
         verdicts.sort(key=lambda v: (not v.slowdown, RANKS.index(v.word), plain_name(v.key), v.figure))
         episodes = tuple(find_episodes(judged, at))
-        states = tuple(tell_state(state, names) for state in find_states(judged)) if at == positions[-1] else ()
-        remarks = (*history.remarks, *_remarks(history, partial, known, verdicts, names))
-        facts = (tuple(verdicts), episodes, states, remarks, names, judged, at)
+        recurring = tuple(_recurring(judged, episodes, names)) if at == positions[-1] else ()
+        early = sum(at in figure.jobs and [*figure.jobs].index(at) < EARLY for figure in judged.watched)
+        remarks = (*history.remarks, *_remarks(history, partial, early, known, verdicts, names))
+        facts = (tuple(verdicts), episodes, recurring, remarks, names, judged, at)
         new = NightReport(history.system, history.nights[at], *facts)
         reports.append(new)
     return reports
@@ -179,13 +180,17 @@ def plain_name(key: Key) -> str:
 def _remarks(
     history: History,
     partial: Iterable[str],
+    early: int,
     known: References | None,
     verdicts: Sequence[Verdict],
     names: Mapping[Key, str],
 ) -> Iterable[str]:
     if judged := sum(verdict.word in ("worse", "same", "better") for verdict in verdicts):
-        chance = f"episodes are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
-        yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
+        figures = text.plural(judged, "figure")
+        yield f"Chance: {figures} are judged, and may open a false episode {FALSE_ALARMS_A_YEAR:g} times a year."
+        if early:
+            few = f"Of {text.plural(early, 'figure')} with {EARLY} nights or fewer"
+            yield f"{few} only a change of {text.percent(LEAST_EARLY)} or more counts."
     yield from partial
     if known is None:
         system, make = history.system, f"run `par4d reference make --system {history.system}`"
@@ -202,18 +207,26 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     bad, since = worse_by(worst.unit) > 0, nights[episode.since].name
     way = "longer" if worst.unit == "s" else "more" if bad else "less"
     by = text.percent(size if bad else size / (1 + size))
-    also = f", and {text.plural(others, 'more figure')} of {_tests(episode.figures, named)} got worse" if others else ""
+    more = f"{text.plural(others, 'more figure')} got worse ({_tests(episode.figures[1:], named)})"
+    also = f", and {more}" if others else ""
     what, of_nodes = f"{named(worst.key)}: {worst.figure}", describe(episode.nodes)
     if episode.ended is not None:
         why = of_nodes if episode.nodes.outcome == "explained" else OVER[episode.state]
         over = f"It is over since the night {nights[episode.ended].name}: {why}."
         return f"{what} was {by} {way} from the night {since} on{also}. {over}"
+    no_nodes = episode.nodes.outcome == "unknown" and not episode.nodes.slow
+    unknown = [
+        "" if episode.part else "which part of the test",
+        "" if episode.changed else "what changed",
+        f"whether nodes explain it ({of_nodes})" if no_nodes else "",
+    ]
     sentences = [
         f"{what} is {by} {way} since the night {since}{also}.",
         f"It creeps: {slope(episode)}." if episode.shape.kind == "creep" else "",
-        f"Culprit: {episode.part}." if episode.part else "Its parts tell no culprit.",
-        f"Changed then: {'; '.join(episode.changed)}." if episode.changed else "Nothing that is recorded changed.",
-        f"{of_nodes[0].upper()}{of_nodes[1:]}.",
+        f"Culprit: {episode.part}." if episode.part else "",
+        f"Changed then: {'; '.join(episode.changed)}." if episode.changed else "",
+        "" if no_nodes else f"{of_nodes[0].upper()}{of_nodes[1:]}.",
+        f"Not known: {', '.join(filter(None, unknown))}." if any(unknown) else "",
     ]
     return " ".join(filter(None, sentences))
 
@@ -224,18 +237,29 @@ def slope(episode: Episode) -> str:
     return f"{slope} worse a month ({low} to {high})"
 
 
-def tell_state(state: MachineState, names: Mapping[Key, str]) -> str:
-    """Write in how many nights a state of the machine was seen, and of which figures."""
-    figures = f"{text.plural(len(state.figures), 'figure')} of {_tests(state.figures, names.__getitem__)}"
-    worse = f"{text.percent(state.size)} worse, in {text.plural(state.runs, 'run')}"
-    return f"{state.nights} of {state.of} nights: {figures} {worse}: {describe(state.nodes)}."
+def _recurring(judged: Judgement, episodes: Iterable[Episode], names: Mapping[Key, str]) -> Iterable[str]:
+    """Write in how many nights jobs were on slow nodes, and which other figures got slower as often in how many."""
+    lately = range(max(0, len(judged.nights) - LONG[-1]), len(judged.nights))
+    slow = slow_nodes(judged.nights, LONG)
+    is_slow = {each.node for each in slow}
+    told = [frozenset(at for at in lately if any(nodes_of(job) & is_slow for job in judged.nights[at].jobs))]
+    if slow:
+        on_slow = f"{len(told[0])} of {text.plural(len(lately), 'night')} had jobs on nodes that are slower"
+        yield f"{on_slow}: {describe_nodes(slow)}."
+    for one in sorted(episodes, key=lambda one: -one.sizes[0]):
+        nights = one.recurrence.nights
+        if one.state == "learnt" and all(2 * len(nights & others) < len(nights) for others in told):
+            told.append(nights)
+            often = f"{len(nights)} of {one.recurrence.of} nights, in {text.plural(one.recurrence.runs, 'run')}"
+            figures = f"{text.plural(len(one.figures), 'figure')} ({_tests(one.figures, names.__getitem__)})"
+            yield f"{often}: {figures} {text.percent(one.sizes[0])} worse."
 
 
 def _tests(figures: Iterable[FigureHistory], named: Callable[[Key], str]) -> str:
     """Name the tests of figures, as far as there are few."""
     tests = list(dict.fromkeys(named(figure.key) for figure in figures))
-    more = f" and {len(tests) - MOST_TESTS} more" if len(tests) > MOST_TESTS else ""
-    return f"{' and '.join(tests[:MOST_TESTS])}{more}"
+    more = tests[MOST_TESTS:]
+    return ", ".join([*tests[:MOST_TESTS], *([text.plural(len(more), "more test")] if more else [])])
 
 
 UNITS: Mapping[str, Callable[[float], str]] = {"s": text.seconds, "B": text.memory, "x": text.times}
@@ -295,13 +319,13 @@ def table(report: NightReport) -> Table:
 
 def as_text(report: NightReport) -> str:
     lines = [f"  {sentence}" for sentence in report.lines]
-    return "\n".join([report.headline, *lines, "", _tabulated(report, "plain"), *report.states, *report.remarks, ""])
+    return "\n".join([report.headline, *lines, "", _tabulated(report, "plain"), *report.recurring, *report.remarks, ""])
 
 
 def as_markdown(report: NightReport) -> str:
     lines = "".join(f"* {_marked(sentence)}\n" for sentence in report.lines)
     parts = [f"**{_marked(report.headline)}**\n", lines, _tabulated(report, "github", _marked)]
-    return "\n".join([*filter(None, parts), *map(_marked, (*report.states, *report.remarks)), ""])
+    return "\n".join([*filter(None, parts), *map(_marked, (*report.recurring, *report.remarks)), ""])
 
 
 def _tabulated(report: NightReport, form: str, write: Callable[[str], str] = str) -> str:

@@ -1,4 +1,4 @@
-"""Nodes of nights: which are slow, and whether they explain an episode or a state, by jobs that are drawn."""
+"""Nodes of nights: which are slow, and whether they explain an episode, by jobs that are drawn."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -55,25 +55,12 @@ def value_of(nights: Sequence[Night]) -> Callable[[NightJob], float | None]:
     return how_bad([(key(test), "figure") for test in "ABC"], [job for night in nights for job in night.jobs])
 
 
-def explained(nights: Sequence[Night], worse: Sequence[int] = range(SINCE, NIGHTS)) -> Explanation:
-    return explain(nights, worse, value_of([night for at, night in enumerate(nights) if at not in worse]))
+def explained(nights: Sequence[Night]) -> Explanation:
+    return explain(nights, SINCE, value_of(nights[:SINCE]))
 
 
 def slow_names(effects: Sequence[NodeEffect]) -> set[str]:
     return {each.node for each in effects if each.is_slow}
-
-
-def sticky(share: float, run: float) -> Callable[[int], list[bool]]:
-    """Return what draws nights on slow nodes, in runs of so many on average."""
-
-    def draw(seed: int) -> list[bool]:
-        random, now, drawn = np.random.default_rng([seed, 1]), False, []
-        for _ in range(NIGHTS):
-            now = random.random() < (1 - 1 / run if now else share / (1 - share) / run)
-            drawn.append(now)
-        return drawn
-
-    return draw
 
 
 @pytest.mark.sampled(2)
@@ -161,33 +148,6 @@ def test_moods_that_last_for_nights_are_no_nodes_where_nodes_stay_for_nights_too
             error = math.sqrt(np.var(on) / len(on) + np.var(off) / len(off))
             named_by_jobs += np.mean(on) - np.mean(off) > 3 * error
     assert named_by_jobs > 10, "each job counted as one of its own would name nodes"
-
-
-@pytest.mark.parametrize("run", [1.0, 3.0])
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_a_state_that_returns_with_its_nodes_is_explained_by_them(run: float, jobs: int) -> None:
-    for seed in range(20):
-        on_slow = sticky(0.3, run)(seed)
-        draw: Draw = lambda random, night: [random.choice(NAMES[:2] if on_slow[night] else NAMES[2:])]  # noqa: B023, E731
-        nights = draw_nights(seed, draw=draw, slow=dict.fromkeys(NAMES[:2], 0.05), always=True, tests="A", jobs=jobs)
-        found = explained(nights, [night for night in range(NIGHTS) if on_slow[night]])
-        assert found.outcome == "explained"
-        assert slow_names(found.effects) == {*NAMES[:2]}
-
-
-def test_a_state_of_all_nodes_is_not_explained_by_them() -> None:
-    worse = [night for night in range(NIGHTS) if night % 10 < 3]
-    for seed in range(20):
-        nights = [
-            Night(
-                night.name,
-                night.began,
-                [job([*one.state[NODES].split(", ")], 0.05 * (at in worse)) for one in night.jobs],
-                {},
-            )
-            for at, night in enumerate(draw_nights(seed, tests="A"))
-        ]
-        assert explained(nights, worse).outcome == "not explained"
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,7 @@ from test_report_browser import CHROMIUM, LOOK, OPTIONS, ask_each
 from test_report_pages import read, visible
 from waiting import LONG_S
 
-from engine.errors import UsageError
 from reports.nights import page as nights_page
-from reports.nights import proof
-from reports.nights.detector import Detector, State
-from reports.nights.judge import judge_nights
 from reports.nights.page import chart
 from reports.nights.report import night_reports
 from reports.page import Download, Figures, Page
@@ -118,21 +114,15 @@ def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(ni
     assert len(rows(nightly_site, "nights-frontier-all")) == 126
 
 
-def test_states_that_come_and_go_are_lines_and_learnt_and_no_better_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_and_goes_is_a_line_and_learnt_and_no_better_afterwards(tmp_path: Path) -> None:
     runs = (*range(70, 78), *range(100, 108))
     quiet, slow = slowed(130, since=130), slowed(130, since=0, by=1.2)
     sessions = [(slow if at in runs else quiet)[at] for at in range(130)]
     with referred(store(tmp_path / "results.db", sessions)) as database:
-        read = history(database, "frontier")
-        number = [one.key.test for one in judge_nights(read, references.references("frontier")).watched].index("Slowed")
-        state = State(math.log(1.2), runs, runs=2, of=130)
-        monkeypatch.setattr(Detector, "state", lambda _, figure: state if figure == number else None)
         build([tmp_path], tmp_path / "site")
-        (line,) = night_reports(read, references.references("frontier"))[0].states
-    assert in_order(line, "16 of 130 nights", SLOW, "20.0 %", "2 runs")
-    assert in_order(visible(tmp_path / "site" / "nights-frontier.html"), "States that come and go", line)
+        (line,) = night_reports(history(database, "frontier"), references.references("frontier"))[0].recurring
+    assert in_order(line, "16 of 130 nights", "2 runs", SLOW, "2", "%")
+    assert in_order(visible(tmp_path / "site" / "nights-frontier.html"), "Slowdowns that come and go", line)
     assert {one["state"] for one in rows(tmp_path / "site", "nights-frontier-episodes")} == {"learnt"}
     assert {one["way"] for one in rows(tmp_path / "site", "nights-frontier-all")} == {"", "worse"}
 
@@ -328,30 +318,6 @@ def test_the_methods_say_what_verdicts_and_episodes_are_with_the_numbers_that_ar
     for page in ("methods", "nights-frontier"):
         words = visible(nightly_site / f"{page}.html")
         assert all(said in words for said in ("0.2 times a year", "2.0 % or more", "3 nights at least"))
-
-
-PROOF = """rows:
-- {noise: gauss, jobs: 1, years: 20, episodes_a_year: 0.15, outcome: pass, found: {5 % by night 60: 0.98}}
-- {noise: sticky3, jobs: 3, canary: true, years: 20, episodes_a_year: 1.5, outcome: undecided, found: {3 %: 0.5}}
-"""
-
-
-def test_figures_of_the_proof_are_a_table_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "proof.yaml"
-    monkeypatch.setattr(proof, "FILE", file)
-    assert proof.proof(file) is None
-    file.write_text(PROOF)
-    found = proof.proof(file)
-    assert found is not None
-    cells = [[cell.text for cell in row] for row in proof.table(found).rows()]
-    assert cells == [
-        ["gauss", "1", "no", "20", "0.15", "pass", "98.0 %", "not tried"],
-        ["sticky3", "3", "yes", "20", "1.50", "undecided", "not tried", "50.0 %"],
-    ]
-    for old, new in (("0.98", "1.98"), ("jobs: 3", "jobs: 0"), ("noise: gauss", "nose: gauss"), ("rows:", "rows: [")):
-        file.write_text(PROOF.replace(old, new))
-        with pytest.raises(UsageError, match=r"proof\.yaml"):
-            proof.proof(file)
 
 
 def console(page: Path, profile: Path) -> list[str]:

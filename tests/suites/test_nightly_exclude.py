@@ -12,9 +12,9 @@ from running import option, succeed
 import systems
 from engine.errors import UsageError
 from night.command import main
-from night.exclude import WINDOWS, check_scheduler, choose_nodes, largest_jobs, leave_out, slow_nodes
+from night.exclude import check_scheduler, choose_nodes, largest_jobs, leave_out
 from night.session import NightlyTest, NightRun
-from reports.nights.nodes import NodeEffect, nodes_of
+from reports.nights.nodes import LATELY, NodeEffect, nodes_of, slow_nodes
 from reports.read.history import NODES, History, Night, NightJob
 from systems.references import Key
 
@@ -55,7 +55,7 @@ def left_out(past: History, *tests: dict[str, object]) -> tuple[tuple[str, ...],
 
 def test_a_slow_node_is_left_out_by_the_name_that_slurm_has_of_it() -> None:
     past = draw_nights()
-    (slow,) = slow_nodes(past.nights)
+    (slow,) = slow_nodes(past.nights, LATELY)
     assert slow.node == SLOW
     assert slow.low < math.log(1.06) < slow.high
     words, said = left_out(past, described(5), described(6, hashcode="2"))
@@ -77,14 +77,14 @@ def test_without_a_slow_node_none_is_left_out() -> None:
 def test_a_node_is_tried_again_once_its_nights_are_past() -> None:
     past = draw_nights()
     since = [replace(night, jobs=[job for job in night.jobs if SLOW not in nodes_of(job)]) for night in past.nights]
-    assert left_out(replace(past, nights=(*past.nights, *since[: WINDOWS[-1] // 2])), described(1))[0]
+    assert left_out(replace(past, nights=(*past.nights, *since[: LATELY[-1] // 2])), described(1))[0]
     assert not left_out(replace(past, nights=(*past.nights, *since, *since)), described(1))[0]
 
 
 def test_the_fewest_last_nights_that_tell_count() -> None:
     usual, slow = draw_nights(slower=1.0, count=80).nights, draw_nights().nights[:20]
-    assert [each.node for each in slow_nodes([*usual, *slow])] == [SLOW]
-    assert slow_nodes([*slow, *slow, *usual[:20]]) == []
+    assert [each.node for each in slow_nodes([*usual, *slow], LATELY)] == [SLOW]
+    assert slow_nodes([*slow, *slow, *usual[:20]], LATELY) == []
 
 
 def effect(node: str, size: float = 0.1) -> NodeEffect:

@@ -1,0 +1,128 @@
+"""Figures of the proof on the page of nights: every outcome shows, and the words have the file's own figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from reading import in_order
+from sample_nights import referred, slowed, store
+
+from engine.errors import UsageError
+from reports.nights import detector, page, proof
+from reports.page import Paragraph, Table
+from reports.read.history import history
+
+
+def loss(share: float, asked: float, outcome: str) -> dict[str, Any]:
+    return {"share": share, "asked": asked, "outcome": outcome}
+
+
+def row(noise: str, episodes: float, outcome: str = "pass", **more: Any) -> dict[str, Any]:
+    known = {"noise": noise, "jobs": 1, "years": 20, "asked": 1, "episodes_a_year": episodes, "outcome": outcome}
+    return known | more
+
+
+STEP, CREEP = "3 % at once, by night 60", "10 % over 90 nights, by night 100"
+ROWS = [
+    row("gauss", 0.15, found={STEP: loss(0.98, 0.3, "pass"), CREEP: loss(0.91, 0.8, "undecided")}),
+    row("weekly3", 0.21, found={STEP: loss(0.07, 0.3, "fail")}),
+    row("walk", 1.37, "fail"),
+    row("walk", 0.33, canary=True),
+    row("sticky3", 1.5, "undecided", asked=3, jobs=3),
+    row("gauss", 0.4, drift=0.0025),
+]
+
+
+def read(folder: Path, rows: list[Mapping[str, Any]]) -> proof.Proof:
+    file = folder / "proof.yaml"
+    file.write_text(yaml.safe_dump({"rows": rows}))
+    found = proof.proof(file)
+    assert found
+    return found
+
+
+def test_the_outcome_of_a_row_is_the_worst_of_its_own_and_of_what_was_planted(tmp_path: Path) -> None:
+    found = read(tmp_path, ROWS)
+    assert [one.worst for one in found.rows] == ["undecided", "fail", "fail", "pass", "undecided", "pass"]
+    listed = proof.table(found)
+    titles = [column.title for column in listed.columns]
+    cells = [dict(zip(titles, (cell.text for cell in cells), strict=True)) for cells in listed.rows()]
+    assert [one["Outcome"] for one in cells] == [one.worst for one in found.rows]
+    assert [one["Episodes a year, at most"] for one in cells] == ["0.15", "0.21", "1.37", "0.33", "1.50", "0.40"]
+    assert [one["Asked"] for one in cells] == ["1", "1", "1", "1", "3", "1"]
+    assert [one[f"Found: {STEP}"] for one in cells] == ["98.0 %", "7.0 %", *["not tried"] * 4]
+    assert len({one["Noise"] for one in cells}) == 6, "the canary and the drift are told apart from the noise alone"
+
+
+def test_the_words_say_what_is_covered_and_what_is_missed_in_the_figures_of_the_file(tmp_path: Path) -> None:
+    covered, not_covered, creep, found, missed, *advice = proof.words(read(tmp_path, ROWS))
+    assert in_order(
+        covered, "normal", "0.15", "weeks", "0.21", "drift of 0.25 %", "0.40", "walks with a canary", "0.33"
+    )
+    assert in_order(
+        not_covered, "walks", "1.37", "asked 1", "fail", "slow group of nodes", "1.50", "asked 3", "undecided"
+    )
+    assert in_order(creep, CREEP, "not sure", "normal", "91.0 %", "80.0 %", "undecided")
+    assert in_order(found, STEP, "found in time", "normal", "98.0 %", "30.0 %")
+    assert in_order(missed, STEP, "not sure", "weeks", "7.0 %", "30.0 %", "fail")
+    assert in_order(advice[0], "canary", "walks", "0.33", "1.37")
+    assert in_order(advice[1], "--against", STEP, "7.0 %", "weeks")
+    assert in_order(advice[2], "--jobs", "1 or 3")
+
+
+def test_where_all_is_found_no_paired_night_is_advised(tmp_path: Path) -> None:
+    words = proof.words(read(tmp_path, ROWS[:1]))
+    assert any("--against" in each for each in words)
+    sure = ROWS[0] | {"found": {STEP: loss(0.98, 0.3, "pass")}}
+    assert not any("--against" in each for each in proof.words(read(tmp_path, [sure])))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"jobs": 0},
+        {"nose": "gauss"},
+        {"outcome": "good"},
+        {"found": {STEP: 0.98}},
+        {"found": {STEP: loss(1.98, 0.3, "pass")}},
+        {"found": {STEP: {"share": 0.98, "outcome": "pass"}}},
+    ],
+)
+def test_a_proof_of_another_form_is_refused_by_name(tmp_path: Path, wrong: Mapping[str, Any]) -> None:
+    assert proof.proof(tmp_path / "proof.yaml") is None
+    with pytest.raises(UsageError, match=r"proof\.yaml"):
+        read(tmp_path, [row("gauss", 0.1) | wrong])
+    (tmp_path / "proof.yaml").write_text("rows: [")
+    with pytest.raises(UsageError, match=r"proof\.yaml"):
+        proof.proof(tmp_path / "proof.yaml")
+
+
+def test_the_page_has_the_words_and_the_table_where_there_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read(tmp_path, ROWS)
+    with referred(store(tmp_path / "results.db", slowed(30))) as database:
+        read_history = history(database, "frontier")
+    for known, blocks in ((None, 0), (found, len(proof.words(found)) + 1)):
+        monkeypatch.setattr(proof, "proof", lambda known=known: known)
+        (system,) = page.pages([read_history])
+        (section,) = [each for each in system.page.sections if each.name == "methods"]
+        added = section.blocks[len(page.METHODS) :]
+        assert len(added) == blocks
+        if added:
+            *words, listed = added
+            assert [each.text for each in words if isinstance(each, Paragraph)] == proof.words(found)
+            assert isinstance(listed, Table)
+
+
+def test_until_enough_nights_the_page_says_from_what_size_on_a_change_counts(tmp_path: Path) -> None:
+    nights = (detector.EARLY, detector.EARLY + 1)
+    for count in nights:
+        with referred(store(tmp_path / f"{count}.db", slowed(count, since=count))) as database:
+            (system,) = page.pages([history(database, "frontier")])
+        (section,) = [each for each in system.page.sections if each.name == "night"]
+        said = [each.text for each in section.blocks if isinstance(each, Paragraph)]
+        told = [each for each in said if in_order(each, "2 figures", f"{detector.EARLY}", "5.0 %")]
+        assert bool(told) is (count == detector.EARLY)
