@@ -14,15 +14,14 @@ from engine.files import write_text
 from night.exclude import leave_out
 from night.session import NightlyTest, NightRun
 from reports import text
-from reports.nights.exports import as_json, night_as_openmetrics
+from reports.nights.exports import as_json, as_openmetrics
 from reports.nights.judge import suspects
 from reports.nights.report import NightReport, as_junit, as_markdown, as_text, night_reports
 from reports.read.history import History, history
 from systems.references import name_of, references
 
 FORMS: Mapping[str, Callable[[NightReport], str]] = {
-    **{"txt": as_text, "md": as_markdown, "xml": as_junit, "json": as_json},
-    "metrics": night_as_openmetrics,
+    **{"txt": as_text, "md": as_markdown, "xml": as_junit, "json": as_json, "metrics": as_openmetrics}
 }
 """Endings of a night's summaries, and what writes each."""
 HOUR_S = 3600.0

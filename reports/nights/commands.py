@@ -1,6 +1,5 @@
 """`par4d reference make` makes references, and `par4d verdict` judges nights by them."""
 
-import json as to_json
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -81,7 +80,7 @@ def verdict(
       par4d verdict --system vcluster --last 30
       par4d verdict --system vcluster --json --openmetrics night.txt
     """
-    from reports.nights.exports import as_data, as_openmetrics
+    from reports.nights.exports import as_json, as_openmetrics
     from reports.nights.report import UNKNOWN, as_text, night_reports
     from reports.read.history import history
 
@@ -94,12 +93,10 @@ def verdict(
     try:
         past = history(database, name)
         nights = night_reports(past, references.references(name), last=last)
-        data = as_data(nights)
-        if out is not None:
-            files.write_text(out, to_json.dumps(data, indent=1) + "\n")
-        if openmetrics is not None:
-            files.write_text(openmetrics, as_openmetrics(nights))
-        say(to_json.dumps(data, indent=1) + "\n" if json else "\n".join(map(as_text, nights)))
+        for file, form in ((out, as_json), (openmetrics, as_openmetrics)):
+            if file is not None:
+                files.write_text(file, form(*nights))
+        say(as_json(*nights) if json else "\n".join(map(as_text, nights)))
     except EngineError:
         raise
     except Exception:  # an exit code of 1 would blame the machine

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from reports.nights.episodes import Episode
@@ -13,27 +13,19 @@ from reports.nights.report import NightReport
 SCHEMA, VERSION = "par4d.nights", 2
 
 
-def as_data(nights: Sequence[NightReport]) -> dict[str, Any]:
-    """Return nights as JSON has them, oldest first, and all episodes as known after the last one."""
-    episodes = [_episode(nights[-1], episode) for episode in nights[-1].episodes] if nights else []
-    return {"schema": SCHEMA, "version": VERSION, "nights": [_night(one) for one in nights], "episodes": episodes}
+def as_json(*nights: NightReport) -> str:
+    """Write nights, oldest first, and all episodes as known after the last one."""
+    last = nights[-1:]
+    known = [episode_data(night, episode) for night in last for episode in night.episodes]
+    data = {"schema": SCHEMA, "version": VERSION, "nights": [_night(night) for night in nights], "episodes": known}
+    return json.dumps(data, indent=1) + "\n"
 
 
-def as_json(night: NightReport) -> str:
-    """Write one night."""
-    return json.dumps(as_data([night]), indent=1) + "\n"
-
-
-def as_openmetrics(nights: Sequence[NightReport]) -> str:
-    """Write nights as OpenMetrics."""
+def as_openmetrics(*nights: NightReport) -> str:
+    """Write nights for a site's own monitoring."""
     from reports.openmetrics import of_nights  # with prometheus_client, which nothing else here takes
 
     return of_nights(nights)
-
-
-def night_as_openmetrics(night: NightReport) -> str:
-    """Write one night as OpenMetrics."""
-    return as_openmetrics([night])
 
 
 def _night(one: NightReport) -> dict[str, Any]:
@@ -50,8 +42,9 @@ def _numbers(episodes: Iterable[Episode]) -> list[int]:
     return [episode.number for episode in episodes]
 
 
-def _episode(last: NightReport, one: Episode) -> dict[str, Any]:
-    nights, (a_month, low, high) = last.judged.nights, one.a_month
+def episode_data(night: NightReport, one: Episode) -> dict[str, Any]:
+    """Return what is known of an episode after a night."""
+    nights, (a_month, low, high) = night.judged.nights, one.a_month
     return {
         "episode": one.number,
         **{name: nights[at].name for name, at in (("since", one.since), ("found", one.found))},
@@ -59,10 +52,10 @@ def _episode(last: NightReport, one: Episode) -> dict[str, Any]:
         **{"state": one.state, "size": one.sizes[0]},
         "shape": {"kind": one.shape.kind, "a_month": a_month, "low": low, "high": high},
         "figures": [
-            {"test": last.named(figure.key), "figure": figure.figure, "size": size}
+            {"test": night.named(figure.key), "figure": figure.figure, "size": size}
             for figure, size in zip(one.figures, one.sizes, strict=True)
         ],
-        **{"part": one.part, "nodes": describe(one.nodes), "changed": list(one.changed), "said": last.tell(one)},
+        **{"part": one.part, "nodes": describe(one.nodes), "changed": list(one.changed), "said": night.tell(one)},
     }
 
 

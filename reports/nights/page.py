@@ -16,8 +16,9 @@ from reports.nights import culprit, detector, noise, proof
 from reports.nights.culprit import what_changed
 from reports.nights.detector import Slowdown
 from reports.nights.episodes import TOGETHER
+from reports.nights.exports import episode_data
 from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE
-from reports.nights.nodes import LONG, describe
+from reports.nights.nodes import LONG
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, slope, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, PageSection, Paragraph, Table
 from reports.plots.canvas import Scale
@@ -164,24 +165,13 @@ def _notice(report: NightReport) -> Notice:
 
 def _episodes(report: NightReport) -> PageSection:
     """List the episodes, the newest first."""
-    rows, nights = [], report.judged.nights
+    rows = []
     for one in reversed(report.episodes):
-        sizes = zip(one.figures, one.sizes, strict=True)
-        figures = [f"{report.named(each.key)} {each.figure} ({text.percent(size)})" for each, size in sizes]
-        rows.append(
-            {
-                "since": text.clean(nights[one.since].name, 40),
-                "found": text.clean(nights[one.found].name, 40),
-                "ended": "" if one.ended is None else text.clean(nights[one.ended].name, 40),
-                "state": one.state,
-                "size": one.sizes[0],
-                "shape": "step" if one.shape.kind == "step" else f"creep, {slope(one)}",
-                "figures": text.clean(", ".join(figures), 1000),
-                "part": text.clean(one.part, 400),
-                "of_nodes": text.clean(describe(one.nodes), 400),
-                "updated": text.clean("; ".join(one.changed), 400),
-            }
-        )
+        known = episode_data(report, one)
+        figures = [f"{each['test']} {each['figure']} ({text.percent(each['size'])})" for each in known["figures"]]
+        known |= {"figures": ", ".join(figures), "updated": "; ".join(known["changed"])}
+        known["shape"] = "step" if one.shape.kind == "step" else f"creep, {slope(one)}"
+        rows.append({key: text.clean(of, 1000) if isinstance(of, str) else of for key, of in known.items()})
     columns = columns_of(
         Column("Since the night", "since", numeric=False),
         Column("Found", "found", numeric=False),
@@ -191,7 +181,7 @@ def _episodes(report: NightReport) -> PageSection:
         Column("Shape", "shape", numeric=False),
         Column("Figures", "figures", numeric=False),
         Column("Culprit", "part", numeric=False, missing="none shown"),
-        Column("Nodes", "of_nodes", numeric=False, missing="not known"),
+        Column("Nodes", "nodes", numeric=False),
         "updated",
     )
     none = Paragraph("No figure has got worse.")
