@@ -39,12 +39,12 @@ def culprit(test: str, tonight: Sequence[NightJob], before: Sequence[NightJob]) 
     whole = sum(then[part] for part in timed)
     if not whole or now[worst] - then[worst] < COUNTS * whole:
         return ""
-    more = f"takes {signed((now[worst] - then[worst]) / whole)} of a step longer"
+    more = f"{signed((now[worst] - then[worst]) / whole)} of a step"
     if kind == "compute":
         peak = _fell(", as do matrix products alone, whose rate fell by", ("peak", ""), now, then)
-        return f"compute: it {more}{peak}{_fell(', at a clock that fell by', ('clock', ''), now, then)}"
+        return f"compute: {more}{peak}{_fell(', at a clock that fell by', ('clock', ''), now, then)}"
     link = _fell(", and what the link carries along it fell by", ("rate", axis), now, then)
-    return f"the link: exposed communication along axis {axis} {more}{link}"
+    return f"the link: exposed communication along axis {axis}, {more}{link}"
 
 
 Parts = Mapping[tuple[str, str], float]

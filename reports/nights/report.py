@@ -98,21 +98,20 @@ class NightReport:
 
     @property
     def headline(self) -> str:
-        counts, nights, still = self.counts, self.judged.nights, self.still_open
+        counts, nights, still = self.counts, self.judged.nights, sorted(self.still_open, key=lambda one: one.since)
         figures = [figure for one in self.opened for figure in one.figures]
         far = sum(verdict.far for verdict in self.verdicts)
-        since = f"since {nights[min(one.since for one in still)].name}" if still else ""
-        parts = [(len(figures), f"got worse ({_tests(figures, self.named)})")]
-        parts += [(len(still), f"{'episode' if len(still) == 1 else 'episodes'} open {since}")]
-        parts += [
-            (len(self.over), "episode over" if len(self.over) == 1 else "episodes over"),
-            (far, "far off, which is no alarm yet"),
+        parts = [
+            f"{len(figures)} got worse ({_tests(figures, self.named)})" if figures else "",
+            f"{text.plural(len(still), 'episode')} open since {nights[still[0].since].name}" if still else "",
+            f"{text.plural(len(self.over), 'episode')} over" if self.over else "",
+            f"{far} far off, which is no alarm yet" if far else "",
+            *(f"{counts[word]} {word}" for word in RANKS if counts[word] and word != "worse"),
         ]
-        parts += [(counts[word], word) for word in RANKS if word != "worse"]
         judged = counts["same"] + counts["better"] + counts["worse"]
         quiet = f"nothing {'new ' if still else ''}got worse, " if judged else "nothing could be judged, "
         said = "" if figures else quiet
-        return f"{self.system}, night {self.night.name}: {said}{', '.join(f'{n} {words}' for n, words in parts if n)}."
+        return f"{self.system}, night {self.night.name}: {said}{', '.join(filter(None, parts))}."
 
 
 def night_reports(
@@ -215,20 +214,19 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
         over = f"It is over since the night {nights[episode.ended].name}: {why}."
         return f"{what} was {by} {way} from the night {since} on{also}. {over}"
     no_nodes = episode.nodes.outcome == "unknown" and not episode.nodes.slow
-    unknown = [
-        "" if episode.part else "which part of the test",
-        "" if episode.changed else "what changed",
-        f"whether nodes explain it ({of_nodes})" if no_nodes else "",
-    ]
+    facts = {
+        "which part of the test": f"Culprit: {episode.part}" if episode.part else "",
+        "what changed": f"Changed then: {'; '.join(episode.changed)}" if episode.changed else "",
+        f"whether nodes explain it ({of_nodes})": "" if no_nodes else f"{of_nodes[0].upper()}{of_nodes[1:]}",
+    }
+    unknown = ", ".join(what for what, fact in facts.items() if not fact)
     sentences = [
-        f"{what} is {by} {way} since the night {since}{also}.",
-        f"It creeps: {slope(episode)}." if episode.shape.kind == "creep" else "",
-        f"Culprit: {episode.part}." if episode.part else "",
-        f"Changed then: {'; '.join(episode.changed)}." if episode.changed else "",
-        "" if no_nodes else f"{of_nodes[0].upper()}{of_nodes[1:]}.",
-        f"Not known: {', '.join(filter(None, unknown))}." if any(unknown) else "",
+        f"{what} is {by} {way} since the night {since}{also}",
+        f"It creeps: {slope(episode)}" if episode.shape.kind == "creep" else "",
+        *facts.values(),
+        f"Not known: {unknown}" if unknown else "",
     ]
-    return " ".join(filter(None, sentences))
+    return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
 def slope(episode: Episode) -> str:
