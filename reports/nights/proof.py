@@ -1,5 +1,6 @@
 """Figures of the proof, which tests/reports/simulate_nights.py has simulated: episodes, and losses that are found."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ NOTE = (
 )
 WORST: tuple[Outcome, ...] = ("fail", "undecided", "pass")
 KINDS: Mapping[str, str] = {
-    **{"gauss": "normal", "t3": "heavy tails (t3)", "t2": "heavy tails (t2)", "out5": "single slow nights"},
+    **{"gauss": "normal", "t3": "heavy tails t3", "t2": "heavy tails t2", "out5": "single slow nights"},
     **{"weekly3": "weeks", "month": "months", "ar0.7": "autocorrelation 0.7", "ar0.95": "autocorrelation 0.95"},
     **{"walk": "slow random walks", "garch": "variance in clusters", "measured": "measured jobs"},
     **{"mixed": "all of these in one system", "bimodal10": "two kinds of nodes, a tenth of nights on the slower"},
@@ -95,29 +96,34 @@ def proof(file: Path = FILE) -> Proof | None:
 
 def words(of: Proof) -> list[str]:
     """Say which noises are covered, which losses are found in time, and what a site should do where they aren't."""
-    parts: dict[str, list[str]] = {"Covered": [], "Not covered": []}
-    for row in sorted(of.rows, key=lambda row: row.canary):
-        a_year = f"up to {row.episodes_a_year:.2f} episodes a year, asked {row.asked:g}"
-        parts["Covered" if row.outcome == "pass" else "Not covered"].append(_item(row, a_year, row.outcome))
-    losses = [(name, row, loss) for row in of.rows for name, loss in row.found.items()]
-    for name, row, loss in sorted(losses, key=lambda one: one[0]):
-        sure = "is found in time" if loss.outcome == "pass" else "is not sure to be found as often as asked"
-        share = f"{text.percent(loss.share)}, asked {text.percent(loss.asked)}"
-        parts.setdefault(f"A loss of {name}, {sure} in", []).append(_item(row, share, loss.outcome))
-    return [f"{head}: {'; '.join(items)}." for head, items in parts.items() if items] + [*_advice(of.rows)]
+    parts = defaultdict[tuple[bool, bool, str], list[str]](list)
+    for row in of.rows:
+        asked = "1 episode" if row.asked == 1 else f"{row.asked:g} episodes"
+        sure = "Covered, by at most" if row.outcome == "pass" else "Not covered, as there may be more than"
+        key = (False, row.outcome != "pass", f"{sure} {asked} a year")
+        parts[key].append(_item(row, f"up to {row.episodes_a_year:.2f}", row.outcome))
+        for name, loss in row.found.items():
+            sure = "is found" if loss.outcome == "pass" else "is not sure to be found"
+            key = (
+                True,
+                loss.outcome != "pass",
+                f"A loss of {name}, {sure} in {text.percent(loss.asked)} of cases or more",
+            )
+            parts[key].append(_item(row, text.percent(loss.share), loss.outcome))
+    return [*(f"{head}: {'; '.join(items)}." for (*_, head), items in sorted(parts.items())), *_advice(of.rows)]
 
 
 def _item(row: Row, figures: str, outcome: Outcome) -> str:
-    return f"{row.title} ({figures}{'' if outcome == 'pass' else f': {outcome}'})"
+    return f"{row.title} ({figures}{'' if outcome == 'pass' else f', {outcome}'})"
 
 
 def _advice(rows: Sequence[Row]) -> Iterable[str]:
     """Write what a site should do, in the figures of these rows."""
-    alone = {row.noise: row for row in rows if not (row.canary or row.drift)}
-    for row in rows:
-        if row.canary and row.outcome == "pass" and row.noise in alone and alone[row.noise].outcome != "pass":
-            fewer = f"{row.episodes_a_year:.2f} episodes a year in place of {alone[row.noise].episodes_a_year:.2f}"
-            yield f"Keep the canary in every job: {row.title} opens up to {fewer}."
+    alone = {row.noise: row.episodes_a_year for row in rows if not (row.canary or row.drift or row.outcome == "pass")}
+    calmed = [row for row in rows if row.canary and row.outcome == "pass" and row.noise in alone]
+    if calmed:
+        fewer = (f"{row.title} up to {row.episodes_a_year:.2f} in place of {alone[row.noise]:.2f}" for row in calmed)
+        yield f"Keep the canary in every job; episodes a year of {'; '.join(fewer)}."
     missed = [(one.share, name, row.title) for row in rows for name, one in row.found.items() if one.outcome != "pass"]
     if missed:
         share, name, title = min(missed)

@@ -206,8 +206,9 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     bad, since = worse_by(worst.unit) > 0, nights[episode.since].name
     way = "longer" if worst.unit == "s" else "more" if bad else "less"
     by = text.percent(size if bad else size / (1 + size))
-    more = f"{text.plural(others, 'more figure')} got worse ({_tests(episode.figures[1:], named)})"
-    also = f", and {more}" if others else ""
+    of_it = all(figure.key == worst.key for figure in episode.figures)
+    of = "of it" if of_it else f"({_tests(episode.figures[1:], named)})"
+    also = f", and {text.plural(others, 'more figure')} {of} got worse" if others else ""
     what, of_nodes = f"{named(worst.key)}: {worst.figure}", describe(episode.nodes)
     if episode.ended is not None:
         why = of_nodes if episode.nodes.outcome == "explained" else OVER[episode.state]
