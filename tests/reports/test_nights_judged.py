@@ -160,6 +160,15 @@ def test_a_loss_that_creeps_is_told_as_a_slope_with_its_interval_and_its_beginni
     assert episode.since == pytest.approx(80, abs=12)
 
 
+def test_a_creep_that_came_back_is_told_as_the_slope_that_it_was():
+    creep = [{"t": one["t"] * math.exp(0.001 * at)} for at, one in enumerate(quiet(90))]
+    (episode,) = find_episodes(judgement(of_nights(*quiet(80), *creep, *quiet(40))), 209)
+    slope, low, high = episode.a_month
+    assert (episode.state, episode.shape.kind) == ("closed", "creep")
+    assert 170 <= episode.ended <= 180
+    assert low < math.expm1(0.03) < high or slope == pytest.approx(math.expm1(0.03), rel=0.15)
+
+
 def test_a_step_that_is_sure_is_no_part_of_a_creep_that_began_long_before():
     creep = Slowdown(0, since=100, found=140, nights=21, changes=[(100, 0.05)])
     late = Slowdown(1, since=112, found=141, nights=21, changes=[(112, 0.05)])
