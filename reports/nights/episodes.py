@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from math import expm1
 from typing import Literal
 
-from reports.nights import nodes
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import BASELINE, Slowdown
 from reports.nights.judge import FigureHistory, Judgement
-from reports.nights.nodes import Explanation
+from reports.nights.nodes import Explanation, explain
 from reports.nights.recurrence import Recurrence, recurrence_of
 from reports.nights.shape import Shape, find_shape
 from reports.read.history import Night
@@ -119,9 +118,7 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
     )
     parts = ((key.test, culprit(CANARY if canary else key.test, now[key], before[key])) for canary, key in tests)
     states = ([job.state for jobs in side.values() for job in jobs] for side in (before, now))
-    usual = (job for night in judged.nights[max(0, since - nodes.BEFORE) : since] for job in night.jobs)
-    how_bad = nodes.how_bad([(figure.key, figure.figure) for figure in figures], usual)
-    by_nodes = nodes.explain(judged.nights[: until + 1], since, how_bad)
+    by_nodes = explain(judged.nights[: until + 1], since, [(figure.key, figure.figure) for figure in figures])
     came_back = ended is not None and all(slowdown.returned for slowdown in slowdowns)
     recurrence = recurrence_of(judged.detector, slowdowns) if came_back else Recurrence()
     return Episode(

@@ -1,8 +1,7 @@
 """Slow nodes: by how much, and whether they explain that nights are worse.
 
-    value = how_bad(figures, jobs_before)          figures: (Key, name) of an episode
-    explanation = explain(nights, since, value)    nights: up to the last worse one; since: position of the first one
-    describe(explanation)                          "explained by nodes: x1203 (6.0 % slower, ...), ..."
+    explanation = explain(nights, since, figures)    nights: up to the last worse one; since: position of the first one
+    describe(explanation)                            "explained by nodes: x1203 (6.0 % slower, ...), ..."
 
 The effect of a node is the mean of jobs with it less that of jobs without it, among jobs of one test (and on one side
 of an episode's beginning, so that a node that the queue draws more often since then isn't blamed for what began). Its
@@ -156,12 +155,13 @@ def slow_nodes(nights: Sequence[Night], windows: Sequence[int]) -> list[NodeEffe
     return sorted((each for each in known.values() if each.is_slow), key=lambda each: -each.effect)
 
 
-def explain(nights: Sequence[Night], since: int, value: Value) -> Explanation:
-    """Tell whether nodes explain that nights are worse since one: some are slow, and less than half is left without
-    their effects. They don't if half or more is left on nodes that ran in the nights before, and of which jobs enough
-    tell that they aren't that slow.
+def explain(nights: Sequence[Night], since: int, figures: Iterable[tuple[Key, str]]) -> Explanation:
+    """Tell whether nodes explain that figures are worse since a night: some are slow, and less than half is left
+    without their effects. They don't if half or more is left on nodes that ran in the nights before, and of which jobs
+    enough tell that they aren't that slow.
     """
     first = max(0, since - BEFORE)
+    value = how_bad(figures, (job for night in nights[first:since] for job in night.jobs))
     counted = [(at, *one) for at in range(first, len(nights)) for one in _counted(nights[at].jobs, value)]
     if not counted:
         return Explanation("unknown", reason="its jobs don't tell their nodes")

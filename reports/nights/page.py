@@ -106,7 +106,10 @@ def _page(name: str, history: History) -> NightsPage:
     count = f"There are {nights} of {history.system} since {history.nights[0].began:%Y-%m-%d}, of {jobs}."
     remarks = [Paragraph(text.clean(words, 1000)) for words in (*why, *report.remarks, count)]
     sections = [PageSection("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
-    sections += [_episodes(report), *_come_and_go(report)]
+    sections.append(_episodes(report))
+    if report.recurring:
+        lines = (*(text.clean(line, 1000) for line in report.recurring), RECURRING)
+        sections.append(PageSection("Slowdowns that come and go", [*map(Paragraph, lines)], "recurring"))
     sections += [_figures(data, history.nights), *_gains(data)] if len(data) else []
     simulated = proof.proof()
     words = [*METHODS, *(proof.words(simulated) if simulated else [])]
@@ -187,12 +190,6 @@ def _episodes(report: NightReport) -> PageSection:
     none = Paragraph("No figure has got worse.")
     listed = Table("Episodes", columns, pd.DataFrame(rows), "episodes", EPISODES)
     return PageSection("Episodes", (listed if rows else none,), "episodes")
-
-
-def _come_and_go(report: NightReport) -> list[PageSection]:
-    """Say which slowdowns come and go, where any do."""
-    lines = [Paragraph(text.clean(line, 1000)) for line in report.recurring]
-    return [PageSection("Slowdowns that come and go", (*lines, Paragraph(RECURRING)), "recurring")] if lines else []
 
 
 def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> PageSection:

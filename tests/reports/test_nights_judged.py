@@ -1,6 +1,7 @@
 """References, verdicts, culprits, and what figures and changes of the machine are."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -208,6 +209,21 @@ def test_the_end_of_an_episode_that_nodes_explain_names_them():
     said = tell(episode, nights, lambda key: key.test)
     assert describe_nodes(episode.nodes.slow) in said
     assert OVER["explained"] not in said
+
+
+def test_what_is_not_known_of_an_open_episode_is_one_short_sentence():
+    nights = of_nights(*quiet(60), *quiet(8, 1.1)).nights
+    (episode,) = find_episodes(judgement(History("s", nights)), 67)
+    said = tell(episode, nights, lambda key: key.test)
+    sentences = re.split(r"(?<=[.)]) (?=[A-Z])", said)
+    assert len(sentences) == 2
+    assert in_order(said, "10.", "%", night_name(60), "Not known")
+    for night in nights[60:]:
+        night.jobs[0] = replace(night.jobs[0], state={"torch": "2.10"})
+    for night in nights[:60]:
+        night.jobs[0] = replace(night.jobs[0], state={"torch": "2.9"})
+    (episode,) = find_episodes(judgement(History("s", nights)), 67)
+    assert in_order(tell(episode, nights, lambda key: key.test), "torch 2.9 -> 2.10", "Not known")
 
 
 def test_a_true_gain_is_better_with_its_night():

@@ -21,6 +21,9 @@ def key(test: str) -> Key:
     return Key("gpu", test, "", "", 4, "", "")
 
 
+FIGURES = [(key(test), "figure") for test in "ABC"]
+
+
 def job(nodes: Sequence[str], bad: float, test: str = "A", *, unit: str = "s") -> NightJob:
     value = math.exp(bad if unit == "s" else -bad)
     return NightJob(key(test), False, "", {"figure": (value, unit)}, {NODES: ", ".join(nodes)}, {}, 1.0)
@@ -52,11 +55,11 @@ def draw_nights(
 
 
 def value_of(nights: Sequence[Night]) -> Callable[[NightJob], float | None]:
-    return how_bad([(key(test), "figure") for test in "ABC"], [job for night in nights for job in night.jobs])
+    return how_bad(FIGURES, [job for night in nights for job in night.jobs])
 
 
 def explained(nights: Sequence[Night]) -> Explanation:
-    return explain(nights, SINCE, value_of(nights[:SINCE]))
+    return explain(nights, SINCE, FIGURES)
 
 
 def slow_names(effects: Sequence[NodeEffect]) -> set[str]:
