@@ -28,7 +28,7 @@ NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit 
 """Reason of a test that a night had to run, without any job."""
 OVER: Mapping[EpisodeState, str] = {
     "closed": "its figures are as before",
-    "learnt": "its figures are as before, as after other nights that were as slow",
+    "learnt": "its figures are as before, and were as slow in {runs} runs of nights in all",
     "explained": "its references were made anew, or its figures are not measured any more",
 }
 """Ends of episodes in words, which nodes don't explain."""
@@ -186,7 +186,7 @@ def _remarks(
 ) -> Iterable[str]:
     if judged := sum(verdict.word in ("worse", "same", "better") for verdict in verdicts):
         figures = text.plural(judged, "figure")
-        yield f"Chance: {figures} are judged, and may open a false episode {FALSE_ALARMS_A_YEAR:g} times a year."
+        yield f"Chance: with {figures} judged, a false episode may open {FALSE_ALARMS_A_YEAR:g} times a year."
         if early:
             few = f"Of {text.plural(early, 'figure')} with {EARLY} nights or fewer"
             yield f"{few} only a change of {text.percent(LEAST_EARLY)} or more counts."
@@ -210,23 +210,25 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     of = "of it" if of_it else f"({_tests(episode.figures[1:], named)})"
     also = f", and {text.plural(others, 'more figure')} {of} got worse" if others else ""
     what, of_nodes = f"{named(worst.key)}: {worst.figure}", describe(episode.nodes)
+    crept = f"A creep: {slope(episode)}" if episode.shape.kind == "creep" else ""
     if episode.ended is not None:
-        why = of_nodes if episode.nodes.outcome == "explained" else OVER[episode.state]
-        over = f"It is over since the night {nights[episode.ended].name}: {why}."
-        return f"{what} was {by} {way} from the night {since} on{also}. {over}"
-    no_nodes = episode.nodes.outcome == "unknown" and not episode.nodes.slow
-    facts = {
-        "which part of the test": f"Culprit: {episode.part}" if episode.part else "",
-        "what changed": f"Changed then: {'; '.join(episode.changed)}" if episode.changed else "",
-        f"whether nodes explain it ({of_nodes})": "" if no_nodes else f"{of_nodes[0].upper()}{of_nodes[1:]}",
-    }
-    unknown = ", ".join(what for what, fact in facts.items() if not fact)
-    sentences = [
-        f"{what} is {by} {way} since the night {since}{also}",
-        f"It creeps: {slope(episode)}" if episode.shape.kind == "creep" else "",
-        *facts.values(),
-        f"Not known: {unknown}" if unknown else "",
-    ]
+        because = (
+            of_nodes
+            if episode.nodes.outcome == "explained"
+            else OVER[episode.state].format(runs=episode.recurrence.runs)
+        )
+        over = f"It is over since the night {nights[episode.ended].name}: {because}"
+        sentences = [f"{what} was {by} {way} from the night {since} on{also}", crept, over]
+    else:
+        no_nodes = episode.nodes.outcome == "unknown" and not episode.nodes.slow
+        facts = {
+            "which part of the test": f"Culprit: {episode.part}" if episode.part else "",
+            "what changed": f"Changed then: {'; '.join(episode.changed)}" if episode.changed else "",
+            f"whether nodes explain it ({of_nodes})": "" if no_nodes else f"{of_nodes[0].upper()}{of_nodes[1:]}",
+        }
+        unknown = ", ".join(fact for fact, known in facts.items() if not known)
+        is_worse = f"{what} is {by} {way} since the night {since}{also}"
+        sentences = [is_worse, crept, *facts.values(), f"Not known: {unknown}" if unknown else ""]
     return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
