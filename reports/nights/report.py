@@ -212,11 +212,8 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     what, of_nodes = f"{named(worst.key)}: {worst.figure}", describe(episode.nodes)
     crept = f"A creep: {slope(episode)}" if episode.shape.kind == "creep" else ""
     if episode.ended is not None:
-        because = (
-            of_nodes
-            if episode.nodes.outcome == "explained"
-            else OVER[episode.state].format(runs=episode.recurrence.runs)
-        )
+        explained = episode.nodes.outcome == "explained"
+        because = of_nodes if explained else OVER[episode.state].format(runs=episode.recurrence.runs)
         over = f"It is over since the night {nights[episode.ended].name}: {because}"
         sentences = [f"{what} was {by} {way} from the night {since} on{also}", crept, over]
     else:
