@@ -2,9 +2,9 @@
 
 A night of a figure is the median of its jobs, as the logarithm of how bad it is, less what the canary explains
 (canary.py). The mean of the last w nights is compared with that of up to BASELINE nights before, winsorised, for each w
-of WINDOWS; the worst of the last nights count as the next one, as many as outliers alone may well be there, and two at
-least: one or two nights prove nothing, however bad. The difference over its standard error, which the noise of all
-figures gives (noise.py), has to exceed two limits:
+of WINDOWS; the worst of the last nights count for little more than the next one, as many as outliers alone may well be
+there, and two at least: one or two nights prove nothing, however bad. The difference over its standard error, which
+the noise of all figures gives (noise.py), has to exceed two limits:
 
 * what chance gives in at most the limit's share of nights, by Student's t over all windows;
 * MARGIN times the largest difference of as many nights or fewer that came and went, of the figure itself, or of
@@ -18,29 +18,25 @@ put back into the nights, and are differences that came and went. A gain that is
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
 from reports.nights import noise
-from reports.nights.canary import canary_share
+from reports.nights.levels import BASELINE, FEWEST, KEPT, SHOWN, Expected, Gain, Row, Slowdown, tidy, times
 from reports.nights.noise import Floats
-from reports.nights.shape import Shape, creeps, find_shape
+from reports.nights.shape import creeps
 from systems.references import LEAST
 
 FALSE_ALARMS_A_YEAR = 0.2
 """False alarms that all figures of a system together may raise by chance alone."""
 NIGHTS_A_YEAR = 365
-FEWEST, BASELINE = 20, 90
-"""Fewest and most nights before a change that tell what is usual."""
-KEPT = 365
-"""Last nights that are remembered."""
-WINDOWS = (3, 5, 8, 13, 21, 34, 55, 89)
+WINDOWS = (SHOWN, 5, 8, 13, 21, 34, 55, 89)
 """Numbers of last nights in which a change is looked for, behind FEWEST or more; its first night is found then."""
+WORST = 1.5
+"""Scales above the next one that the worst of the last nights count for at most."""
 MARGIN = 1.3
 """Factor by which a difference has to exceed those that came and went."""
 KNOWN = 0.85
@@ -49,8 +45,6 @@ RETURNED = 3
 """Figures whose largest difference that came and went counts for every other figure, and slowdowns of different times
 and figures that are a habit.
 """
-OWN = 0.25
-"""Weight of a figure's own semivariogram beside that of all figures."""
 ALIKE, HABIT = 2, 60
 """Factor by which the sizes of slowdowns of one habit differ at most, and nights within which those of several figures
 make one.
@@ -71,146 +65,6 @@ SIGNS = (1.0, -1.0)
 def false_alarm_limit(figures: float) -> float:
     """Return the share of a figure's nights in which chance alone may show a change, by a system's judged figures."""
     return FALSE_ALARMS_A_YEAR / NIGHTS_A_YEAR / max(1.0, figures)
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Expectation of a figure's last night, by the nights before it."""
-
-    level: float
-    scale: float
-    """Standard deviation of a night around it."""
-    degrees_of_freedom: int
-    now: float
-    """How bad the night was, less what the canary explains."""
-
-
-@dataclass(slots=True)
-class Slowdown:
-    """Time in which a figure is worse than before."""
-
-    figure: int
-    since: int
-    """First night."""
-    found: int
-    """Night that showed it."""
-    nights: int
-    """Last nights that showed it."""
-    changes: list[tuple[int, float]]
-    """First nights and sizes, as logarithms of a factor, of the changes of the figure's level that it consists of."""
-    ended: int | None = None
-    """Night that showed its end."""
-    without: int = 0
-    """First night without it, once it has returned."""
-    returned: bool = False
-    """Whether it ended as the figure came back, and not as nobody measured it any more."""
-
-    @property
-    def size(self) -> float:
-        """Logarithm of the factor by which the figure is worse than before."""
-        return sum(size for _, size in self.changes)
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Change for the better of a figure without an open slowdown."""
-
-    figure: int
-    since: int
-    found: int
-    size: float
-    """Logarithm of the factor, which is negative."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Worse state, of several nights each time, that a figure has come back from more than once."""
-
-    size: float
-    """Logarithm of the factor."""
-    nights: tuple[int, ...]
-    """Nights in it, of those that are remembered."""
-    runs: int
-    """Number of times that it came."""
-    of: int
-    """Number of nights that are remembered."""
-
-
-@dataclass(slots=True)
-class Row:
-    """One figure's nights."""
-
-    nights: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    """Logarithms of how bad each night is, those before a change moved by it."""
-    canary: list[float] = field(default_factory=list)
-    clean: Floats = field(default_factory=lambda: np.empty(0))
-    """The last KEPT values less what the canary explains."""
-    open: list[Slowdown] = field(default_factory=list)
-    mended: list[Slowdown] = field(default_factory=list)
-    """Those that were over once, whose nights are moved as if they had not been."""
-
-    def append(self, night: int, jobs: Sequence[float], canary: Sequence[float]) -> None:
-        self.nights.append(night)
-        self.values.append(median(jobs))
-        self.canary.append(median(canary) if canary else math.nan)
-
-    def move(self, since: int, size: float) -> None:
-        """Move the nights before that one."""
-        self.values = [value + size * (night < since) for night, value in zip(self.nights, self.values, strict=True)]
-        tidy([self])
-
-    def end(self, slowdown: Slowdown, without: int) -> None:
-        """Take an open slowdown out of the nights, by the size that all its nights tell. without: first without it."""
-        self.open.remove(slowdown)
-        slowdown.ended, slowdown.returned, slowdown.without = self.nights[-1], True, without
-        numbers = np.array(self.nights[-KEPT:])
-        inside = self.clean[(numbers >= slowdown.since) & (numbers < without)]
-        before = self.clean[numbers < slowdown.since][-BASELINE:]
-        if len(inside) and len(before):
-            (since, size), *others = slowdown.changes
-            left = float(np.median(inside) - np.median(before))
-            self.move(since, left)
-            slowdown.changes = [(since, size + left), *others]
-        for _, size in slowdown.changes:
-            self.move(without, -size)
-        self.mended.append(slowdown)
-
-    def put_back(self, slowdown: Slowdown) -> None:
-        self.mended.remove(slowdown)
-        for since, size in slowdown.changes:
-            self.move(slowdown.without, size)
-            self.move(since, -size)
-
-    def is_measured(self, size: float, window: int) -> bool:
-        """Return whether half of a change of the last nights is there without the canary, which may be slow alone."""
-        last, before = self.values[-window:], self.values[:-window][-BASELINE:]
-        return (median(last) - median(before)) * math.copysign(1.0, size) >= abs(size) / 2
-
-    def expected(self) -> Expected | None:
-        if len(self.clean) <= FEWEST:
-            return None
-        before = noise.winsorise(self.clean[None, -BASELINE - 1 : -1], noise.AROUND[0])[0]
-        scale = max(float(before.std(ddof=1)), noise.LEAST_SCALE) * math.sqrt(1 + 1 / len(before))
-        return Expected(float(before.mean()), scale, len(before) - 1, float(self.clean[-1]))
-
-
-def times(slowdowns: Iterable[Slowdown]) -> int:
-    """Return how many of these slowdowns, which are over, were at different times."""
-    count, until = 0, -1
-    for one in sorted(slowdowns, key=lambda one: one.without):
-        if one.since >= until:
-            count, until = count + 1, one.without
-    return count
-
-
-def tidy(rows: Sequence[Row]) -> Floats:
-    """Take the canary's share out of rows of as many nights each."""
-    values, canary = np.array([row.values[-KEPT:] for row in rows]), np.array([row.canary[-KEPT:] for row in rows])
-    clean = values - canary_share(values, canary)
-    for row, nights in zip(rows, clean, strict=True):
-        row.clean = nights
-    return clean
 
 
 class Detector:
@@ -270,29 +124,6 @@ class Detector:
             slowdown.ended = night
         self.rows[figure].open.clear()
 
-    def state(self, figure: int) -> State | None:
-        """Return the worse state that the figure comes back from, if noise doesn't explain that."""
-        nights = self.rows[figure].clean
-        if not np.isfinite(self._outliers[figure]):
-            return None
-        before = [max(FEWEST, min(BASELINE, len(nights) - window)) for window in WINDOWS]
-        variances = [noise.contrast_variance(self._of_all, *of) for of in zip(WINDOWS, before, strict=True)]
-        errors = self._scale[figure] * np.sqrt(variances)
-        sizes = self._returned[figure, 0]
-        size = float(np.max(sizes * (sizes > self._by_chance(np.array([figure]), len(nights)) * errors)))
-        if math.expm1(size) < LEAST:
-            return None
-        (near,) = noise.running_median(nights[None], noise.AROUND[0])
-        inside = near - np.median(nights) > size / 2
-        runs = int(np.count_nonzero(np.diff(inside.astype(int), prepend=0) > 0))
-        numbers = np.array(self.rows[figure].nights[-KEPT:])[inside]
-        return State(size, tuple(numbers.tolist()), runs, len(nights)) if runs > 1 else None
-
-    def shape(self, slowdown: Slowdown) -> Shape:
-        """Return the shape of the figure's last nights since a slowdown, which is open, began."""
-        nights, since = self._unmoved(slowdown)
-        return find_shape(nights[-BASELINE - 2 * since :], 2 * since)
-
     def _unmoved(self, slowdown: Slowdown) -> tuple[Floats, int]:
         """Return the figure's nights as they were before a slowdown moved them, and how many there are since then."""
         row = self.rows[slowdown.figure]
@@ -309,7 +140,7 @@ class Detector:
         blocks = []
         for count, same in by_count.items():
             nights = tidy([self.rows[figure] for figure in same])
-            if count >= FEWEST + WINDOWS[0]:
+            if count >= FEWEST + SHOWN:
                 self._outliers[same] = noise.outlier_share(nights)
                 blocks.append((np.array(same), nights))
         around = noise.nights_around(self._outlier_share, self._chance) if blocks else 0
@@ -349,12 +180,12 @@ class Detector:
         """Return the standard error of the mean of the last nights less that of those before, in a figure's scales, by
         the semivariogram of all figures; and the factor by which each figure's is larger.
 
-        Its own semivariogram is of few nights: it counts by OWN, without what a steady loss makes of it, and only for
-        more than that of all.
+        Its own semivariogram is of few nights: it counts without what a steady loss makes of it, and only for more than
+        that of all.
         """
         of_all = float(noise.contrast_variance(self._of_all, window, before))
         own = noise.contrast_variance(self._without_slope, window, before)
-        wider: Floats = np.sqrt(np.fmax(1.0, OWN * own / of_all))
+        wider: Floats = np.sqrt(np.fmax(1.0, own / of_all))
         return math.sqrt(of_all), wider
 
     def _by_chance(self, figures: npt.NDArray[np.int64], count: int) -> Floats:
@@ -388,7 +219,8 @@ class Detector:
                 known = np.where(known > KNOWN * chance, MARGIN * known, 0.0)
                 limit = np.maximum(chance * wider[figures], known)
                 last = np.sort(sign * nights[:, -window:], axis=1)
-                last[:, -dropped:] = last[:, -dropped - 1, None]
+                most = last[:, -dropped - 1] + WORST * self._scale[figures]
+                last[:, -dropped:] = np.minimum(last[:, -dropped:], most[:, None])
                 size = last.mean(axis=1) - sign * before.mean(axis=1)
                 exceeds = np.where(
                     np.expm1(size) >= (LEAST if count > EARLY else LEAST_EARLY), size / errors / limit, 0.0
@@ -455,7 +287,7 @@ class Detector:
         return left < slowdown.size / 2
 
     @staticmethod
-    def _beginning(nights: Floats, size: float, window: int, least: int = WINDOWS[0]) -> tuple[int, float]:
+    def _beginning(nights: Floats, size: float, window: int, least: int = SHOWN) -> tuple[int, float]:
         """Return the number of last nights, at least so many, that a change speaks most for, and the median of its
         size.
         """

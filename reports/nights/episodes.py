@@ -10,8 +10,8 @@ from math import expm1
 from typing import Literal
 
 from reports.nights.culprit import culprit, what_changed
-from reports.nights.detector import BASELINE, Slowdown
 from reports.nights.judge import FigureHistory, Judgement
+from reports.nights.levels import BASELINE, Slowdown
 from reports.nights.nodes import Explanation, explain
 from reports.nights.recurrence import Recurrence, recurrence_of
 from reports.nights.shape import Shape, find_shape
@@ -120,7 +120,7 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
     states = ([job.state for jobs in side.values() for job in jobs] for side in (before, now))
     by_nodes = explain(judged.nights[: until + 1], since, [(figure.key, figure.figure) for figure in figures])
     came_back = ended is not None and all(slowdown.returned for slowdown in slowdowns)
-    recurrence = recurrence_of(judged.detector, slowdowns) if came_back else Recurrence()
+    recurrence = recurrence_of(judged.detector, slowdowns) if came_back and shape.kind == "step" else Recurrence()
     return Episode(
         number,
         since,

@@ -17,7 +17,8 @@ from scipy.special import stdtrit
 
 from engine.result.gate import CONFIDENCE
 from reports.nights.canary import canary_share
-from reports.nights.detector import BASELINE, FEWEST, Detector, Gain, Slowdown, false_alarm_limit
+from reports.nights.detector import Detector, false_alarm_limit
+from reports.nights.levels import BASELINE, FEWEST, Gain, Slowdown
 from reports.nights.noise import Floats
 from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
@@ -130,8 +131,9 @@ class FigureHistory:
         """Return the nights up to one, and how bad each was less what the canary explains, as logarithms."""
         nights = [at for at in self.jobs if at <= until]
         bad, canary = zip(*(self.logarithms(self.jobs[at]) for at in nights), strict=True)
-        values = np.array([median(jobs) for jobs in bad])
-        return nights, values - canary_share(values, np.array([median(each) if each else math.nan for each in canary]))
+        values = np.array([[median(jobs) for jobs in bad]])
+        seconds = np.array([[median(each) if each else math.nan for each in canary]])
+        return nights, (values - canary_share(values, seconds))[0]
 
     def level(self, nights: Iterable[int]) -> float:
         """Return the median of how bad these nights were, as a logarithm."""

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure as Drawing
 from engine.errors import EngineError
 from reports import text
 from reports.columns import columns_of
-from reports.nights import culprit, detector, noise, proof
+from reports.nights import culprit, detector, levels, noise, proof
 from reports.nights.culprit import what_changed
-from reports.nights.detector import Slowdown
 from reports.nights.episodes import TOGETHER
 from reports.nights.exports import episode_data
 from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE
+from reports.nights.levels import Slowdown
 from reports.nights.nodes import LONG
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, slope, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, PageSection, Paragraph, Table
@@ -54,17 +54,18 @@ QUIET = ("commit ", f"{NODES}: ")
 METHODS = text.paragraphs(
     "Nights",
     jobs=FEWEST_JOBS,
-    nights=detector.FEWEST,
+    nights=levels.FEWEST,
     false_alarms=detector.FALSE_ALARMS_A_YEAR,
     least=text.percent(references.LEAST),
-    baseline=detector.BASELINE,
+    baseline=levels.BASELINE,
     early=detector.EARLY,
     least_early=text.percent(detector.LEAST_EARLY),
     winsor=noise.WINSOR_LIMIT,
     margin=detector.MARGIN,
     returned=detector.RETURNED,
+    habit=detector.HABIT,
     together=TOGETHER,
-    shortest=detector.WINDOWS[0],
+    shortest=levels.SHOWN,
     longest=detector.WINDOWS[-1],
     given_up=GIVEN_UP,
     long=LONG[-1],

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.nights import noise
-from reports.nights.detector import Detector, Slowdown
+from reports.nights.detector import Detector
+from reports.nights.levels import Slowdown
 from systems.references import LEAST
 
 MOST_NOISE = 0.2
@@ -39,7 +40,8 @@ def recurrence_of(detector: Detector, slowdowns: Iterable[Slowdown]) -> Recurren
         if math.expm1(slowdown.size) < LEAST:
             continue
         row = detector.rows[slowdown.figure]
-        above = (row.clean - np.median(row.clean)) / slowdown.size
+        nights = row.as_measured()
+        above = (nights - np.median(nights)) / slowdown.size
         for night, part in zip(row.nights[-len(above) :], above, strict=True):
             parts[night].append(float(part))
     numbers = np.array(sorted(parts))

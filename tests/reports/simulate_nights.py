@@ -36,9 +36,10 @@ from scipy.special import betaincinv, chdtri
 
 from engine.files import write_text
 from engine.result.gate import Interval, Outcome, at_least, at_most
-from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Detector, false_alarm_limit
+from reports.nights.detector import NIGHTS_A_YEAR, Detector, false_alarm_limit
 from reports.nights.episodes import group
 from reports.nights.judge import STEADIER, collect_figures
+from reports.nights.levels import FEWEST
 from reports.nights.proof import FILE
 from reports.nights.report import name_tests
 from reports.read.history import histories
@@ -221,15 +222,22 @@ def keep_for_page(kept: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the table of the page of nights: a row of each noise, with what was planted in it."""
     rows = []
     for name, row in ROWS.items():
-        if isinstance(row, Quiet):
-            found = {
-                other.title: round(kept[key]["value"], 3)
+        if not isinstance(row, Quiet):
+            continue
+        of = {"noise": row.noise, "jobs": 1, "canary": row.canary, "drift": row.drift, "asked": row.limit}
+        of |= {"years": kept[name]["count"], "outcome": kept[name]["outcome"]}
+        of |= {"episodes_a_year": round(kept[name]["high"], 3)}
+        if not (row.canary or row.drift):  # what is planted has neither
+            of["found"] = {
+                other.title: {
+                    "share": round(kept[key]["value"], 3),
+                    "asked": other.limit,
+                    "outcome": kept[key]["outcome"],
+                }
                 for key, other in ROWS.items()
-                if isinstance(other, Planted) and other.noise == name
+                if isinstance(other, Planted) and other.noise == row.noise
             }
-            of = {"noise": name.removesuffix(", canary"), "jobs": 1, "canary": row.canary, "years": kept[name]["count"]}
-            of |= {"episodes_a_year": round(kept[name]["high"], 3), "outcome": kept[name]["outcome"]}
-            rows.append(of | ({"found": found} if found else {}))
+        rows.append(of)
     write_text(
         FILE, "# By tests/reports/simulate_nights.py --all --out FILE --page.\n" + yaml.safe_dump({"rows": rows})
     )

@@ -14,7 +14,8 @@ from noises import NOISES, Floats, autocorrelated, draw, residuals
 from engine.result.gate import at_most
 from reports.nights import detector, noise
 from reports.nights.canary import canary_share
-from reports.nights.detector import FEWEST, KEPT, Detector, false_alarm_limit
+from reports.nights.detector import Detector, false_alarm_limit
+from reports.nights.levels import FEWEST, KEPT
 from reports.nights.shape import find_shape
 from systems.references import LEAST
 
@@ -118,22 +119,14 @@ def test_a_canary_that_is_slow_alone_makes_no_figure_better_and_then_worse() -> 
     assert not followed.gains
 
 
-def test_a_state_that_returns_raises_nothing_and_is_known() -> None:
+def test_a_state_that_returns_a_second_time_raises_nothing_from_then_on() -> None:
     state = [0.1] * 8 + [0.0] * 20
     followed = follow(nights_of(*state * 3, 0.0))
     assert [one.since for one in followed.slowdowns] == [QUIET, QUIET + 28], "what came once may have been mended"
-    known = followed.state(0)
-    assert known is not None
-    assert known.size == pytest.approx(0.1, rel=0.2)
-    assert known.runs == 3
-    assert set(known.nights) == {QUIET + 28 * run + night for run in range(3) for night in range(8)}
     worse = follow(nights_of(*state * 3, *[0.2] * 20))
     assert [one.since for one in worse.slowdowns] == [QUIET, QUIET + 28, QUIET + 84], (
         "what is worse than the state is found"
     )
-    assert follow(nights_of(*[0.1] * 12)).state(0) is None
-    once = follow(nights_of(*[0.05] * 12, *[0.0] * 30, scale=0.015))
-    assert once.state(0) is None, "single nights of noise are no runs"
 
 
 def test_a_state_of_three_figures_is_known_of_the_others() -> None:
@@ -169,7 +162,7 @@ def test_a_step_on_a_step_is_another_slowdown_and_a_loss_that_creeps_is_one() ->
     (slowdown,) = follow(creep).slowdowns
     assert slowdown.found - QUIET < 60
     assert slowdown.size > 0.05
-    shape = follow(creep).shape(slowdown)
+    shape = find_shape(creep[0], 150)
     assert shape.kind == "creep"
     assert shape.low < 0.1 / 90 < shape.high
     assert shape.nights == pytest.approx(100, abs=30)

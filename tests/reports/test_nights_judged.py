@@ -12,9 +12,9 @@ from reading import in_order
 from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
-from reports.nights.detector import Slowdown
 from reports.nights.episodes import find_episodes, group
 from reports.nights.judge import GIVEN_UP, FigureHistory, Judgement, is_judged, judge_nights, suspects
+from reports.nights.levels import Slowdown
 from reports.nights.nodes import describe_nodes
 from reports.nights.reference import make_series, reference_of
 from reports.nights.report import OVER, tell
