@@ -37,9 +37,10 @@ from simulate_nights import ROWS, SETTLED, Planted
 from tabulate import tabulate
 
 from engine.result.provenance import processor
-from reports.nights import canary, detector, noise, shape
-from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Detector, Slowdown, false_alarm_limit
+from reports.nights import canary, detector, levels, noise, shape
+from reports.nights.detector import NIGHTS_A_YEAR, Detector, false_alarm_limit
 from reports.nights.episodes import group
+from reports.nights.levels import FEWEST, Slowdown
 from systems.references import LEAST
 
 SEED = 777
@@ -61,8 +62,8 @@ Reports: TypeAlias = Iterator[tuple[int, list[int]]]
 def worse(nights: Floats, changes: Iterable[int]) -> list[int]:
     """Return the changes after which the mean, up to the next one, is worse by LEAST or more."""
     ends = [0, *sorted(int(change) for change in changes), len(nights)]
-    levels = [nights[first:end].mean() if end > first else math.nan for first, end in pairwise(ends)]
-    return [ends[at] for at in range(1, len(levels)) if levels[at] - levels[at - 1] >= math.log1p(LEAST)]
+    means = [nights[first:end].mean() if end > first else math.nan for first, end in pairwise(ends)]
+    return [ends[at] for at in range(1, len(means)) if means[at] - means[at - 1] >= math.log1p(LEAST)]
 
 
 def scale(nights: Floats) -> float:
@@ -146,7 +147,7 @@ class Method:
     @property
     def lines(self) -> int:
         """Number of lines that the project has, or would have to have, for it."""
-        own = [detector, noise, canary, shape] if self.reports is None else [self.reports]
+        own = [detector, levels, noise, canary, shape] if self.reports is None else [self.reports]
         return sum(bool(line.strip()) for part in own for line in inspect.getsource(part).splitlines())
 
     def alarms(self, values: Floats, asked: range) -> list[Slowdown]:
