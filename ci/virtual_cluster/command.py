@@ -2,6 +2,7 @@
 
     ci/cluster up [--nodes 4] [--ranks-per-node 2] [--link 1gbit]
     ci/cluster link 900mbit        # another rate for the links of the cluster that is up
+    ci/cluster link 90mbit n3      # for that of one node alone
     ci/cluster status
     ci/cluster down
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from command_line import Parser
 from virtual_cluster import cluster, machine, network, slurm
-from virtual_cluster.machine import Problem, say
+from virtual_cluster.machine import Misuse, Problem, say
 from virtual_cluster.record import HEAD, STATE, Shape, load, save
 
 MOST = 64  # nodes, and ranks a node
@@ -50,7 +51,7 @@ def main(words: Sequence[str]) -> int:
                 raise Problem("another ci/cluster is at work: wait until it has ended.") from None
             if wanted.command == "up":
                 return up(wanted.nodes, wanted.ranks_per_node, wanted.link)
-            return link(wanted.rate) if wanted.command == "link" else down()
+            return link(wanted.rate, wanted.node) if wanted.command == "link" else down()
     except Problem as problem:
         say(str(problem))
         return problem.code
@@ -72,6 +73,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     make.add_argument("--link", default="1gbit", help="rate of each node's link, as tc writes it (default: 1gbit)")
     other = commands.add_parser("link", help="give the links of the cluster that is up another rate")
     other.add_argument("rate", metavar="RATE", help="as tc writes it, such as 900mbit")
+    other.add_argument("node", metavar="NODE", nargs="*", help="whose link it is (default: those of all nodes)")
     commands.add_parser("status", help="say what is up; exit 0 if all of it works, else 1")
     commands.add_parser("down", help="end all that runs on the cluster, and the cluster")
     return parser.parse_args(words)
@@ -89,16 +91,24 @@ def up(nodes: int, ranks_per_node: int, link: str) -> int:
     return 0
 
 
-def link(wanted: str) -> int:
-    """Change the rate of a running cluster's links. Raises Problem where there is none that works."""
+def link(wanted: str, nodes: Sequence[str]) -> int:
+    """Change the rate of a running cluster's links, or of those of these nodes alone. Raises Problem where there is no
+    cluster that works, or no such node.
+    """
     there = load()
     if there is None or cluster.faults(there):
         raise Problem("no cluster is up that works: run `ci/cluster up` first.")
-    rate = network.rate(wanted)
-    names = [name for name in there.processes if name != HEAD]
+    every = [name for name in there.processes if name != HEAD]
+    if unknown := sorted({*nodes} - {*every}):
+        raise Misuse(f"{unknown[0]} is no node of this cluster: there are {', '.join(every)}.")
+    rate, names = network.rate(wanted), list(nodes) or every
     network.change({name: process.pid for name, process in there.processes.items()}, names, rate)
-    save(replace(there, shape=replace(there.shape, rate=rate, link=wanted)))
-    say(f"the links of {len(names)} nodes are of {wanted} now.")
+    if nodes:  # the cluster's own rate stays, and what it is called names the exception
+        shape = replace(there.shape, link=f"{there.shape.link}, {' and '.join(names)} of {wanted}")
+    else:
+        shape = replace(there.shape, rate=rate, link=wanted)
+    save(replace(there, shape=shape))
+    say(f"the links of {', '.join(names)} are of {wanted} now.")
     return 0
 
 

@@ -147,9 +147,11 @@ def _shape(figure: FigureHistory, slowdown: Slowdown, until: int) -> tuple[Shape
 
 
 def _nights_a_month(nights: Sequence[Night]) -> float:
-    """Return how many such nights there are in MONTH, by their dates; MONTH where these don't tell."""
+    """Return how many such nights there are in MONTH, by their dates: one a day at most, as nights that are run one
+    after the other stand for days.
+    """
     days = (nights[-1].began - nights[0].began).total_seconds() / DAY_S if nights else 0.0
-    return MONTH * (len(nights) - 1) / days if days > 0 else MONTH
+    return MONTH * min(1.0, (len(nights) - 1) / days) if days > 0 else MONTH
 
 
 def _state(by_nodes: Explanation, recurrence: Recurrence, *, is_open: bool, came_back: bool) -> EpisodeState:

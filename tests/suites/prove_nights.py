@@ -1,17 +1,24 @@
 """Does `ci/nightly` find what got worse, name its culprit, and stay silent while nothing changes? For real.
 
-    python tests/suites/prove_nights.py                40 nights without any change and three faults; 25 minutes
-    python tests/suites/prove_nights.py --quiet 5      of 25 nights without any change
+    python tests/suites/prove_nights.py                   all that follows, in an hour
+    python tests/suites/prove_nights.py --only creep      a link that gets slower every night (step, node, software)
+    python tests/suites/prove_nights.py --only mended     40 nights without any change and three faults; 25 minutes
+    python tests/suites/prove_nights.py --only mended --quiet 5      of 25 nights without any change
 
-As root on Linux, on a virtual cluster of its own with two nodes: 20 nights make references, and in --quiet more none
-may open an episode. Then come three faults; each has to be found, its culprit named, and its episode has to close by
-itself when it is mended. A night is short here: one job
-each of three tests, and more of what looks worse. As these nights are seconds apart, what disturbs the machine for a
-minute would be a change of several nights: each waits until the machine is idle, all of them five minutes at most. Only
-the machine is small: the jobs are real ones of Slurm, and the judging is that of any night.
+As root on Linux, on a virtual cluster. Only the machine is small: the jobs are real ones of Slurm, and the judging is
+that of any night.
 
-The exit code is 0 if every fault was found and then over, and no quiet night opened an episode, 1 if not, 2 if it
-couldn't be run.
+step, creep, node, software: nights with a job each, of which each fault has to be told as what it is: by its shape, the
+nodes that explain it, what changed, and its end (planted_nights.py). They go on where they were broken off.
+
+mended, on a cluster of its own with two nodes: 20 nights make references, and in --quiet more none may open an episode.
+Then come three faults; each has to be found, its culprit named, and its episode has to close by itself when it is
+mended. A night is one job each of three tests, and more of what looks worse. As these nights are seconds apart, what
+disturbs the machine for a minute would be a change of several nights: each waits until the machine is idle, all of them
+five minutes at most.
+
+The exit code is 0 if every fault was found, told as what it is and then over, and no quiet night opened an episode, 1
+if not, 2 if it couldn't be run.
 """
 
 import argparse
@@ -26,7 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
+import planted_nights
+
 from engine.errors import EngineError, RunError, UsageError
+from engine.result import provenance
 from night.procedure import judged, keep, nightly_tests, report, run_jobs, say
 from night.session import ROOT, NightRun, night_name
 from reports import text
@@ -38,6 +48,8 @@ from systems.references import FEWEST_JOBS
 from virtual_cluster import record
 
 SYSTEM = "vcluster"
+MENDED = "mended"
+PARTS = (*planted_nights.FAULTS, MENDED)
 MOST_NIGHTS = 10
 """A fault has to be found, and when it is mended to be over, in so many nights."""
 TIME_LIMIT_S = 900.0
@@ -98,31 +110,49 @@ FAULTS = (
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--quiet", type=int, default=20, help="nights that may open no episode")
+    options.add_argument("--only", action="append", choices=PARTS, help="this part; may be repeated")
+    options.add_argument("--quiet", type=int, default=20, help="nights of mended that may open no episode")
+    options.add_argument("--keep", type=Path, help="folder of the other parts (default: results/.planted-COMMIT)")
     given = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that the cluster ends, as by an interrupt
+    chosen = [part for part in PARTS if part in (given.only or PARTS)]
     try:
-        return prove(given.quiet)
+        if sys.platform != "linux" or os.geteuid() != 0:
+            raise UsageError("The proof makes a virtual cluster, which takes Linux and root.")
+        codes = [prove_planted([part for part in chosen if part != MENDED], given.keep)]
+        return max(*codes, prove_mended(given.quiet) if MENDED in chosen else FINE)
     except EngineError as error:
         say(str(error))
         return UNKNOWN
 
 
-def prove(quiet: int) -> int:
-    """Run all nights on a cluster of their own; returns the exit code. Raises UsageError, RunError."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        raise UsageError("The proof makes a virtual cluster, which takes Linux and root.")
+def prove_planted(names: Sequence[str], keep: Path | None) -> int:
+    """Run the nights of these faults; returns the exit code. Raises UsageError, RunError."""
+    if not names:
+        return FINE
+    commit, _ = provenance.git_state(ROOT)
+    folder = (keep or ROOT / "results" / f".planted-{(commit or 'unknown')[:12]}").resolve()
+    prepare(folder)
+    there = record.load()
+    if there and there.shape.nodes < planted_nights.NODES_NEEDED:
+        raise UsageError("The cluster that is up has too few nodes: run `ci/cluster down` first.")
+    try:
+        if not there:
+            cluster("up", "--nodes", str(planted_nights.NODES_NEEDED), "--ranks-per-node", "1")
+        right = [planted_nights.prove(name, a_night(folder), cluster) for name in names]
+    finally:
+        cluster(*(("link", there.shape.link) if there else ("down",)))
+    return FINE if all(right) else WORSE
+
+
+def prove_mended(quiet: int) -> int:
+    """Run nights and faults that are mended on a cluster of their own; returns the exit code. Raises UsageError,
+    RunError.
+    """
     if record.STATE.exists():
         raise UsageError("A virtual cluster is up already, and the proof makes its own: run `ci/cluster down` first.")
     folder = ROOT / "results" / f".prove-nights-{night_name()}"  # hidden: no report of the project's has it
-    folder.mkdir(parents=True)
-    references.FOLDER = folder / "references"
-    os.environ |= {  # for ReFrame
-        "PAR4D_REFERENCES": str(references.FOLDER),
-        "RFM_CONFIG_FILES": str(ROOT / "systems" / "settings.py"),
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
+    prepare(folder)
     try:
         cluster("up", "--nodes", "2", "--ranks-per-node", "1")
         pin(FIRST, min(os.sched_getaffinity(0)))
@@ -130,6 +160,18 @@ def prove(quiet: int) -> int:
         return nights(folder, quiet)
     finally:
         cluster("down")
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder of nights, with references of its own, for this process and for ReFrame."""
+    folder.mkdir(parents=True, exist_ok=True)
+    references.FOLDER = folder / "references"
+    os.environ |= {
+        "PAR4D_REFERENCES": str(references.FOLDER),
+        "RFM_CONFIG_FILES": str(ROOT / "systems" / "settings.py"),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
 
 
 def nights(folder: Path, count: int) -> int:
