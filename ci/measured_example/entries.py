@@ -37,6 +37,8 @@ class Entry(Record):
     """Jobs of each test: two or more give an interval."""
     commands: tuple[tuple[str, ...], ...] = ()
     """Words of `python -m engine`, run one after the other in place of a suite."""
+    script: str = Field(default="", pattern=r"^[a-z_0-9/.]*$")
+    """Python file of the project, for which the words are in place of `python -m engine`."""
     peer: str = ""
     """Environment of ci/peers without which it can't run."""
 
@@ -52,7 +54,8 @@ class Entry(Record):
     def lines(self) -> tuple[tuple[str, ...], ...]:
         """Command lines, to run one after the other in its own folder."""
         if self.commands:
-            return tuple((str(ROOT / ".venv/bin/python"), "-m", "engine", *words) for words in self.commands)
+            program = (str(ROOT / self.script),) if self.script else ("-m", "engine")
+            return tuple((str(ROOT / ".venv/bin/python"), *program, *words) for words in self.commands)
         chosen = ("-n", self.only) if self.only else ()
         settings = tuple(word for one in self.parameters for word in ("-P", one))
         settings += tuple(word for one in self.settings for word in ("-S", one))

@@ -26,6 +26,8 @@ PACKED = "reports/example"
 """Folder of what is committed, below the project's."""
 GIT_S = 60
 BUILD_S = 600.0
+REFERENCES = "PAR4D_REFERENCES"
+"""Variable that names the folder of references, by which the example's nights are judged."""
 CLUSTER_S = 600
 """Time-out of what makes the cluster, installs its packages or ends it."""
 DONE, LOG = "done", "log"
@@ -137,8 +139,9 @@ def build(results: Path, out: Path) -> int:
     words = [str(ROOT / ".venv/bin/python"), "-m", "reports", "build"]
     where = results.relative_to(ROOT) if results.is_relative_to(ROOT) else results
     words += ["--results", str(where), "--out", str(out)]
+    environment = os.environ | {REFERENCES: str(results / "nights")}
     try:
-        return subprocess.run(words, cwd=ROOT, timeout=BUILD_S).returncode
+        return subprocess.run(words, cwd=ROOT, env=environment, timeout=BUILD_S).returncode
     except subprocess.TimeoutExpired:
         complain(f"The site took more than {BUILD_S:.0f} s to build: run ci/example again on a machine at rest.")
         return 1

@@ -1,4 +1,4 @@
-"""JSON files as they are, or compressed by gzip, whose header keeps when the file inside was written."""
+"""Files as they are, or compressed by gzip, whose header keeps when the file inside was written."""
 
 import gzip
 import struct
@@ -6,14 +6,15 @@ import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-ENDING = ".json.gz"
+SUFFIX = ".gz"
+ENDING = f".json{SUFFIX}"
 BROKEN = (gzip.BadGzipFile, EOFError, zlib.error)
 """Errors of a compressed file that is cut short or damaged."""
 
 
 def read_bytes(path: Path) -> bytes:
     """Read a file whole. Raises OSError, and one of BROKEN for a compressed one that is damaged."""
-    if not path.name.endswith(ENDING):
+    if path.suffix != SUFFIX:
         return path.read_bytes()
     with gzip.open(path) as opened:
         return opened.read()
@@ -21,7 +22,7 @@ def read_bytes(path: Path) -> bytes:
 
 def written(path: Path) -> datetime:
     """Return when a file was written, or the one inside it. Raises OSError."""
-    if path.name.endswith(ENDING):
+    if path.suffix == SUFFIX:
         with path.open("rb") as opened:
             header = opened.read(8)
         if len(header) == 8 and (seconds := struct.unpack("<I", header[4:])[0]):

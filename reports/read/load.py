@@ -30,8 +30,8 @@ MOST_RANKS = 2**31
 NEVER = datetime.min.replace(tzinfo=UTC)
 T = TypeVar("T")
 PREDICTIONS = (PLAN, VALIDATION)
-DATABASE = ".db"
-ENDINGS = (".json", compressed.ENDING, DATABASE)
+DATABASES = (".db", f".db{compressed.SUFFIX}")
+ENDINGS = (".json", compressed.ENDING, *DATABASES)
 """Endings of the files that may hold results."""
 
 
@@ -106,7 +106,7 @@ def load(folders: Sequence[Path]) -> Loaded:
     databases: dict[Path, list[run_reports.Session]] = {}
     files = 0
     for path in _files(folders):
-        if path.suffix != DATABASE:
+        if not path.name.endswith(DATABASES):
             found = _read_json(path, skipped)
             if found is None:
                 continue
@@ -164,8 +164,8 @@ def load(folders: Sequence[Path]) -> Loaded:
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    """Give every *.json, *.json.gz and *.db, each real file once, in a fixed order. Hidden ones are half-written or not
-    ours.
+    """Give every *.json and *.db, also compressed, each real file once, in a fixed order. Hidden ones are half-written
+    or not ours.
     """
     met: set[Path] = set()
     for folder in folders:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.result.schema import SCHEMA, ResultError, gpu_check, peers
+from reports.read import compressed
 from reports.text import clean
 
 RECORD, SECOND_RECORD = "record", "second_record"
@@ -115,7 +116,7 @@ def sessions(path: Path) -> Iterator[Session]:
     Raises ResultError if it can't be read as a database, or is of a ReFrame whose format is newer than this.
     """
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)) as opened:
+        with closing(_opened(path)) as opened:
             tables = {name for (name,) in opened.execute("SELECT name FROM sqlite_master")}
             if "sessions" not in tables:
                 return
@@ -130,12 +131,23 @@ def sessions(path: Path) -> Iterator[Session]:
                     yield uuid, report
                 else:
                     yield uuid, None
-    except sqlite3.Error as error:
+    except (sqlite3.Error, *compressed.BROKEN) as error:
         raise ResultError(f"{path} can't be read as a results database: {_remedy(error, path)}.") from None
 
 
-def _remedy(error: sqlite3.Error, path: Path) -> str:
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open a database read-only, a compressed one in memory."""
+    if path.suffix != compressed.SUFFIX:
+        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
+    opened = sqlite3.connect(":memory:")
+    opened.deserialize(compressed.read_bytes(path))
+    return opened
+
+
+def _remedy(error: Exception, path: Path) -> str:
     """Say what went wrong, and what to do where that is known."""
+    if isinstance(error, compressed.BROKEN):
+        return "it is cut short or damaged; put a copy of it back"
     if "locked" in str(error):
         return f"another program has had it locked for {LOCK_TIMEOUT_S} s, wait until that has ended"
     if "malformed" in str(error) or "not a database" in str(error):

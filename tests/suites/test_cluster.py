@@ -361,6 +361,9 @@ def test_the_links_of_a_running_cluster_take_another_rate(before: Machine, tmp_p
         assert measured["in_s"] > 0.95 * 60e6 / 62.5e6
         assert measured["out_s"] > 0.95 * 60e6 / 62.5e6
         assert "tc refuses" in message(run(CLUSTER, "link", "fast"))
+        assert run(CLUSTER, "link", "400mbit", "n3").returncode == 0
+        assert run(CLUSTER, "status").stdout.splitlines()[0].endswith("links of 500mbit, n3 of 400mbit")
+        assert run(CLUSTER, "link", "400mbit", "n3", "n4").returncode == 2
     finally:
         assert run(CLUSTER, "link", "1gbit").returncode == 0
 

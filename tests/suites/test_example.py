@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import sqlite3
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from measured_example import command, measure, pack
 from measured_example.entries import ROOT, Entry, read
 from measured_example.scrub import NODE, USER, Names, scrub
 from reports.read import compressed
+from reports.read.history import CHOSEN, DATABASE, NIGHT, history
 from reports.read.load import load
+from reports.read.run_reports import sessions
+from systems import references
 
-MOST_MINUTES = 60
+MOST_MINUTES = 75
 NAMES = Names(hosts=("gpu17.site.org", "gpu17"), users=("ada",))
 STORED = Path(__file__).parents[1] / "reports" / "stored"
 
@@ -47,6 +52,7 @@ def test_the_list_is_measured_within_its_minutes_and_each_suite_is_there() -> No
     entries = read()
     assert sum(one.minutes for one in entries) <= MOST_MINUTES
     assert all((ROOT / "suites" / f"{one.suite}.py").exists() for one in entries if one.suite)
+    assert all((ROOT / one.script).is_file() for one in entries if one.script)
     systems = [one.system for one in entries]
     assert systems == sorted(systems)  # local ones first
     assert {"local", "vcluster"} == {*systems}
@@ -58,6 +64,8 @@ def test_a_suite_is_one_command_of_reframe_and_commands_are_the_engines() -> Non
     assert suite.lines[0][3:] == tuple(asked.split())
     plans = entry("b", suite="", commands=(("plan", "--out", "a.json"), ("plan", "--out", "b.json")))
     assert [line[1:] for line in plans.lines] == [("-m", "engine", *words) for words in plans.commands]
+    script = entry("c", suite="", script="tests/a.py", commands=(("--keep", "."),))
+    assert [line[1:] for line in script.lines] == [(str(ROOT / "tests" / "a.py"), "--keep", ".")]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +139,54 @@ def test_packed_results_are_read_as_they_were_and_the_same_results_make_the_same
     assert [run.result.status for run in loaded.runs] == ["ok"]
     assert loaded.runs[0].result.provenance.hosts == (NODE,)
     assert compressed.written(written[0][0]).timestamp() == int((folder / "run-report-0.json").stat().st_mtime)
+
+
+def test_nights_are_packed_with_what_is_read_of_them_and_their_references(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = report(stored())
+    one["session_info"] |= {"time_start_unix": 1.8e9, NIGHT: "2026-11-30T010203", CHOSEN: "T0"}
+    for case in one["runs"][0]["testcases"]:
+        case |= {"system": "vcluster", "display_name": "T0", "perfvalues": {"vcluster:cpu:rate": [2.0, 0, 0, 0, "B/s"]}}
+    source = tmp_path / "work" / DATABASE
+    source.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(source)) as made:
+        made.execute("CREATE TABLE sessions (uuid TEXT, json_blob TEXT)")
+        made.execute("INSERT INTO sessions VALUES ('a', ?)", [json.dumps(one)])
+        made.commit()
+    reference = {"unit": "B/s", "median": 2.0, "mad": 0.1, "jobs": 20, "nights": 20}
+    alike = {"partition": "cpu", "test": "T0", "point": "", "grid": "", "ranks": 4, "precision": "fp32", "options": ""}
+    dates = {"nights": 20, "first": "2026-11-30T01:02:03+00:00", "last": "2026-11-30T02:02:03+00:00"}
+    series = alike | dates | {"versions": {"PAR4D_TMP": ["/scratch/ada"]}, "figures": {"rate": reference}}
+    known = {
+        "schema": "par4d.references",
+        "version": 2,
+        "system": "vcluster",
+        "made": "",
+        "digest": "",
+        "series": [series],
+    }
+    write_text(tmp_path / "work" / pack.REFERENCES / "vcluster.yaml", json.dumps(known))
+    written = [pack.pack(tmp_path / "work", tmp_path / name, NAMES) for name in ("one", "two")]
+    assert [[path.name for path in paths] for paths in written] == [["nights.db.gz", "vcluster.yaml"]] * 2
+    assert written[0][0].read_bytes() == written[1][0].read_bytes()
+    ((_, kept),) = sessions(written[0][0])
+    assert [word for word in ("gpu17", "ada", "/home", "job_stdout") if word in json.dumps(kept)] == []
+    (before,), (after,) = (history(path, "vcluster").nights for path in (source, written[0][0]))
+    assert (after.name, after.began, after.chosen) == (before.name, before.began, before.chosen)
+    (was,), (job,) = before.jobs, after.jobs
+    assert (job.key, job.figures, job.parts, job.node_seconds) == (was.key, was.figures, was.parts, was.node_seconds)
+    loaded = load([tmp_path / "one"])
+    assert ([one.system for one in loaded.histories], loaded.runs, loaded.skipped) == (["vcluster"], (), ())
+    monkeypatch.setattr(references, "FOLDER", tmp_path / "one")
+    (made,) = references.references("vcluster").series
+    assert (made.figures["rate"].median, made.versions) == (2.0, {})
+
+
+def test_a_packed_database_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    cut = tmp_path / "nights.db.gz"
+    cut.write_bytes(gzip.compress(b"0" * 1000)[:-9])
+    assert [one.source for one in load([tmp_path]).skipped] == [str(cut)]
 
 
 @pytest.fixture
