@@ -45,6 +45,8 @@ IN_NIGHTS, OFF_BY, WITHIN = 10, 3, 0.25
 share of it.
 """
 SETTINGS = ("--setvar", "Bandwidth.keep=no", "--setvar", "canary=no")
+MOST_LOST = 3
+"""Jobs that a night may lose, as a machine under load does now and then."""
 GIT_TIMEOUT_S, NIGHT_S = 120, 900.0
 UPDATE = """
 
@@ -180,8 +182,8 @@ def prove(name: str, first: NightRun, cluster: Callable[..., None]) -> bool:
     past = nights_of(name, first)
     tests = [test for test in nightly_tests(first.describe(), past) if test.name.endswith(f"={name}")]
     updated = update(first.folder / "engine") if any(one.updated for one in fault.nights) else None
-    done, kbit = measured(past), 0
-    for number, planned in enumerate(fault.nights[done:], done + 1):
+    kbit = 0
+    for number, planned in islice(enumerate(fault.nights, 1), measured(past), None):
         if planned.kbit != kbit:
             kbit = planned.kbit
             cluster("link", f"{kbit}kbit")
@@ -189,8 +191,7 @@ def prove(name: str, first: NightRun, cluster: Callable[..., None]) -> bool:
                 cluster("link", f"{SLOW_KBIT}kbit", SLOW_NODE)
         options = ["-J", f"nodelist={','.join(planned.nodes)}"]
         options += ["--setvar", f"Bandwidth.env_vars=PYTHONPATH:{updated}"] if planned.updated else []
-        one = replace(first, name=night_name(), ends=time.monotonic() + NIGHT_S, reframe=tuple(options))
-        told = run(one, tests, name, number)
+        told = run(replace(first, reframe=tuple(options)), tests, name, number)
         say(f"{name}, night {number} of {len(fault.nights)}: links of {kbit / 1000:g} Mbit/s, {told}")
     past = nights_of(name, first)
     reports = night_reports(past, references.references(first.system), last=len(past.nights))
@@ -204,14 +205,18 @@ def prove(name: str, first: NightRun, cluster: Callable[..., None]) -> bool:
 
 
 def run(night: NightRun, tests: Sequence[NightlyTest], name: str, number: int) -> str:
-    """Run a night's job, and make the references when there are jobs enough; returns what it measured, in words. Raises
-    RunError if that is nothing.
+    """Run a night's job, in another night if it is lost, and make the references when there are jobs enough; returns
+    what it measured, in words. Raises RunError if that is nothing in MOST_LOST nights.
     """
     log_file = night.folder / "reframe.out"
-    with log_file.open("a") as log, redirect_stderr(log):
-        night.run(tests)
-    past = nights_of(name, night)
-    if measured(past) != number:
+    for _ in range(MOST_LOST):
+        with log_file.open("a") as log, redirect_stderr(log):
+            replace(night, name=night_name(), ends=time.monotonic() + NIGHT_S).run(tests)
+        past = nights_of(name, night)
+        if measured(past) == number:
+            break
+        say(f"{name}, night {number}: its job was lost")
+    else:
         raise RunError(f"Night {number} of {name} has measured nothing: see {log_file}.")
     if number == FEWEST_JOBS:
         make(past, references.references(night.system))

@@ -119,8 +119,8 @@ def main() -> int:
     try:
         if sys.platform != "linux" or os.geteuid() != 0:
             raise UsageError("The proof makes a virtual cluster, which takes Linux and root.")
-        codes = [prove_planted([part for part in chosen if part != MENDED], given.keep)]
-        return max(*codes, prove_mended(given.quiet) if MENDED in chosen else FINE)
+        code = prove_planted([part for part in chosen if part != MENDED], given.keep)
+        return max(code, prove_mended(given.quiet)) if MENDED in chosen else code
     except EngineError as error:
         say(str(error))
         return UNKNOWN
