@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from waiting import LONG_S
 
@@ -21,11 +22,13 @@ from measured_example.scrub import DATA, FOLDER, NODE
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import JudgedFigure, judge_figures
 from reports.pages.study import all_studies
+from reports.read.history import NODES as HOSTS
 from reports.read.load import load
+from reports.read.run_reports import sessions
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
-FILES = sorted(EXAMPLE.glob("*/*.json.gz"))
+FILES = sorted([*EXAMPLE.glob("*/*.json.gz"), *EXAMPLE.glob("*/*.db.gz")])
 NEEDS_A_GPU = {"gpu", "energy"}
 """Pages of a GPU, and of counters that only GPUs and some hosts have."""
 FEWEST_CLAIMS = 12
@@ -76,6 +79,26 @@ def test_claims_have_verdicts_of_what_was_measured() -> None:
     assert {one.machine for _, one in findings if one.machine} == {"local", "vcluster"}
 
 
+def test_nights_show_an_episode_that_is_over_a_creep_with_its_slope_and_a_state_with_its_nodes(site: Path) -> None:
+    page = (site / "nights-vcluster.html").read_text()
+    episodes = pd.read_csv(site / "data" / "nights-vcluster-episodes.csv")
+    over = episodes[episodes["ended"].notna()]
+    assert set(over["state"]) >= {"closed"}
+    (creep,) = over[over["shape"].str.startswith("creep")]["shape"]
+    slope, low, high = (float(number) for number in re.findall(r"[\d.]+", creep))
+    assert 0 < low < slope < high
+    assert {"learnt", "explained"} & {*over["state"]}
+    assert re.search(r"\bn3 \([\d.]+ %", page.partition('id="states"')[2])
+
+
+def test_nights_are_real_jobs_of_an_engine_and_its_update() -> None:
+    (nights,) = load([EXAMPLE]).histories
+    commits = {job.state["commit"] for job in nights.jobs if job.figures}
+    assert len(commits) == 2
+    assert not any("modified" in commit for commit in commits)
+    assert {node for job in nights.jobs for node in job.state[HOSTS].split(", ")} == NODES - {NODE}
+
+
 def strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -83,7 +106,7 @@ def strings(value: Any) -> Iterator[str]:
         for key, one in value.items():
             yield from strings(key)
             yield from strings(one)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for one in value:
             yield from strings(one)
 
@@ -95,14 +118,14 @@ def under(value: Any, key: str) -> Iterator[Any]:
             yield value[key]
         for one in value.values():
             yield from under(one, key)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for one in value:
             yield from under(one, key)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name.partition('.')[0]}")
 def test_no_result_names_a_machine_or_a_folder_of_it(path: Path) -> None:
-    document = json.loads(gzip.decompress(path.read_bytes()))
+    document = list(sessions(path)) if ".db" in path.suffixes else json.loads(gzip.decompress(path.read_bytes()))
     short = [text for text in strings(document) if len(text) <= DATA or " " in text]
     assert [text for text in short if FOLDER.search(text)] == []
     hosts = {host for listed in under(document, "hosts") for host in listed if isinstance(host, str)}
