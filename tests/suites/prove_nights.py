@@ -2,8 +2,8 @@
 
     python tests/suites/prove_nights.py                   all that follows, in an hour
     python tests/suites/prove_nights.py --only creep      a link that gets slower every night (step, node, software)
-    python tests/suites/prove_nights.py --only mended     40 nights without any change and three faults; 25 minutes
-    python tests/suites/prove_nights.py --only mended --quiet 5      of 25 nights without any change
+    python tests/suites/prove_nights.py --only culprits   40 nights without any change and three faults; 25 minutes
+    python tests/suites/prove_nights.py --only culprits --quiet 5    of 25 nights without any change
 
 As root on Linux, on a virtual cluster. Only the machine is small: the jobs are real ones of Slurm, and the judging is
 that of any night.
@@ -11,9 +11,9 @@ that of any night.
 step, creep, node, software: nights with a job each, of which each fault has to be told as what it is: by its shape, the
 nodes that explain it, what changed, and its end (planted_nights.py). They go on where they were broken off.
 
-mended, on a cluster of its own with two nodes: 20 nights make references, and in --quiet more none may open an episode.
-Then come three faults; each has to be found, its culprit named, and its episode has to close by itself when it is
-mended. A night is one job each of three tests, and more of what looks worse. As these nights are seconds apart, what
+culprits, on a cluster of its own with two nodes: 20 nights make references, and in --quiet more none may open an
+episode. Then come three faults; each has to be found, its culprit named, and its episode has to close by itself when it
+is mended. A night is one job each of three tests, and more of what looks worse. As these nights are seconds apart, what
 disturbs the machine for a minute would be a change of several nights: each waits until the machine is idle, all of them
 five minutes at most.
 
@@ -48,8 +48,8 @@ from systems.references import FEWEST_JOBS
 from virtual_cluster import record
 
 SYSTEM = "vcluster"
-MENDED = "mended"
-PARTS = (*planted_nights.FAULTS, MENDED)
+CULPRITS = "culprits"
+PARTS = (*planted_nights.FAULTS, CULPRITS)
 MOST_NIGHTS = 10
 """A fault has to be found, and when it is mended to be over, in so many nights."""
 TIME_LIMIT_S = 900.0
@@ -111,7 +111,7 @@ FAULTS = (
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", action="append", choices=PARTS, help="this part; may be repeated")
-    options.add_argument("--quiet", type=int, default=20, help="nights of mended that may open no episode")
+    options.add_argument("--quiet", type=int, default=20, help="nights of culprits that may open no episode")
     options.add_argument("--keep", type=Path, help="folder of the other parts (default: results/.planted-COMMIT)")
     given = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that the cluster ends, as by an interrupt
@@ -119,8 +119,8 @@ def main() -> int:
     try:
         if sys.platform != "linux" or os.geteuid() != 0:
             raise UsageError("The proof makes a virtual cluster, which takes Linux and root.")
-        code = prove_planted([part for part in chosen if part != MENDED], given.keep)
-        return max(code, prove_mended(given.quiet)) if MENDED in chosen else code
+        code = prove_planted([part for part in chosen if part != CULPRITS], given.keep)
+        return max(code, prove_culprits(given.quiet)) if CULPRITS in chosen else code
     except EngineError as error:
         say(str(error))
         return UNKNOWN
@@ -145,9 +145,10 @@ def prove_planted(names: Sequence[str], keep: Path | None) -> int:
     return FINE if all(right) else WORSE
 
 
-def prove_mended(quiet: int) -> int:
-    """Run nights and faults that are mended on a cluster of their own; returns the exit code. Raises UsageError,
-    RunError.
+def prove_culprits(quiet: int) -> int:
+    """Run nights, and faults whose culprit has to be named, on a cluster of their own; returns the exit code.
+
+    Raises UsageError, RunError.
     """
     if record.STATE.exists():
         raise UsageError("A virtual cluster is up already, and the proof makes its own: run `ci/cluster down` first.")
