@@ -2,14 +2,19 @@
 
 import math
 import random
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
+import planted_nights
 import pytest
 from planted_nights import FAULTS, NODES_NEEDED, QUIET, RUNS, SLOW_KBIT, SLOW_NODE, USUAL_KBIT, Conditions, with_fault
 
+from engine.errors import RunError
+from night.session import NightRun
 from reports.nights.episodes import FEWEST_OF_CREEP
 from reports.nights.reference import make_series
 from reports.nights.report import NightReport, night_reports
@@ -80,3 +85,22 @@ def test_a_creep_has_a_slope_of_nights_a_day_although_they_are_seconds_apart() -
     (one,) = reports_of_fault("creep")[-1].episodes
     slope, low, high = one.a_month
     assert 0.15 < low < slope < high < 0.25  # 0.6 % a night, of which a month has 30
+
+
+@pytest.mark.parametrize(("lost", "tried"), [(0, 1), (1, 2), (9, planted_nights.MOST_LOST)])
+def test_a_night_whose_job_is_lost_is_run_again_and_not_for_ever(
+    lost: int, tried: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+    (first, *_) = reports_of_fault("step")[-1].judged.nights
+    monkeypatch.setattr(NightRun, "run", lambda night, tests: ran.append(night.name))
+    monkeypatch.setattr(planted_nights, "nights_of", lambda name, night: History("vcluster", (first,)))
+    monkeypatch.setattr(planted_nights, "measured", lambda past: int(len(ran) > lost))
+    night = NightRun("before", "vcluster", tmp_path, time.monotonic())
+    if lost < planted_nights.MOST_LOST:
+        assert planted_nights.run(night, [], "step", 1).endswith("n0, n1")
+    else:
+        with pytest.raises(RunError, match=r"reframe\.out"):
+            planted_nights.run(night, [], "step", 1)
+    assert len(ran) == tried
+    assert "before" not in ran
