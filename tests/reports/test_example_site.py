@@ -88,7 +88,8 @@ def test_nights_show_an_episode_that_is_over_a_creep_with_its_slope_and_a_state_
     slope, low, high = (float(number) for number in re.findall(r"[\d.]+", creep))
     assert 0 < low < slope < high
     assert {"learnt", "explained"} & {*over["state"]}
-    assert re.search(r"\bn3 \([\d.]+ %", page.partition('id="states"')[2])
+    _, comes_and_goes = re.split(r'<section[^>]* id="(?:states|recurring)"', page)
+    assert re.search(r"\bn3 \([\d.]+ %", comes_and_goes.partition("</section>")[0])
 
 
 def test_nights_are_real_jobs_of_an_engine_and_its_update() -> None:

@@ -22,7 +22,7 @@ from night.procedure import nightly_tests, say
 from night.session import ROOT, NightlyTest, NightRun, night_name
 from reports.nights.episodes import Episode
 from reports.nights.reference import make
-from reports.nights.report import NightReport, night_reports
+from reports.nights.report import NightReport, as_text, night_reports
 from reports.read.history import NODES, History, history
 from systems import references
 from systems.references import FEWEST_JOBS
@@ -151,9 +151,14 @@ def wrong_of_node(reports: Sequence[NightReport]) -> list[str]:
         for _, one in alarms
         if {node.node for node in one.nodes.slow} & others
     ]
-    if not any(f"{SLOW_NODE} (" in line and not any(f"{node} (" in line for node in others) for line in last.states):
-        wrong.append("no state of that node alone")
+    if not (lines := lines_of_node(last)) or any(f"{node} (" in line for line in lines for node in others):
+        wrong.append("no line about that node alone")
     return wrong
+
+
+def lines_of_node(report: NightReport) -> list[str]:
+    """Return what a night's text says of the slow node's effect."""
+    return [line.strip() for line in as_text(report).splitlines() if f"{SLOW_NODE} (" in line]
 
 
 def alarms_of(reports: Sequence[NightReport]) -> list[tuple[int, Episode]]:
@@ -198,7 +203,7 @@ def prove(name: str, first: NightRun, cluster: Callable[..., None]) -> bool:
     wrong, last = fault.wrong(reports), reports[-1]
     verdict = f"WRONGLY TOLD ({'; '.join(wrong)})" if wrong else "told as what it is"
     said = [f"{fault.title}: {verdict}, in {len(reports)} nights in {first.folder}"]
-    said += [f"    {sentence}" for sentence in (*map(last.tell, last.episodes), *last.states)]
+    said += [f"    {sentence}" for sentence in (*map(last.tell, last.episodes), *lines_of_node(last))]
     sys.stdout.write("\n".join([*said, ""]))
     sys.stdout.flush()
     return not wrong
