@@ -39,7 +39,7 @@ WORST = 1.5
 """Scales above the next one that the worst of the last nights count for at most."""
 MARGIN = 1.3
 """Factor by which a difference has to exceed those that came and went."""
-KNOWN = 0.85
+KNOWN = 1.0
 """Part of what chance gives from which a difference that came and went counts."""
 RETURNED = 3
 """Figures whose largest difference that came and went counts for every other figure, and slowdowns of different times

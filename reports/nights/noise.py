@@ -28,6 +28,12 @@ LAGS = np.array([*range(1, 22), *range(23, 60, 3), *range(62, 180, 6)])
 """Nights apart of which the semivariogram is known; between them it is interpolated."""
 LEFT_OUT = 0.1
 """Share of figures that are left out of the mean semivariogram."""
+TAKEN = 0.195
+"""Standard deviations by which the mean of normal ones without LEFT_OUT of them, the largest, is lower."""
+NORMAL_RANGE = 1.349
+"""Interquartile range of normal ones in standard deviations."""
+MOST_DIFFER = 2.0
+"""Standard deviation, by the median, that is taken for no more."""
 FEWEST_PAIRS = 10
 """Pairs of nights from which a semivariogram is known."""
 
@@ -113,13 +119,20 @@ def of_slopes(nights: Floats, of_scale: Floats) -> Floats:
 
 def mean_of(semivariograms: Floats) -> Floats:
     """Return the mean of semivariograms at each of LAGS, of those that are known there, without the largest ones, which
-    are of figures that change.
+    are of figures that change. It is raised by what that takes from the mean of normal ones that differ as much.
     """
+    if not len(semivariograms):
+        return np.full(len(LAGS), np.nan)
     ordered = np.sort(semivariograms, axis=0)  # NaN comes last
     known = np.isfinite(ordered).sum(axis=0)
-    kept = known - np.floor(LEFT_OUT * known)
-    mean: Floats = np.where(np.arange(len(ordered))[:, None] < kept, ordered, 0.0).sum(axis=0) / np.maximum(kept, 1)
-    return np.where(known > 0, mean, np.nan)
+    left_out = np.floor(LEFT_OUT * known)
+    inside = np.arange(len(ordered))[:, None] < known - left_out
+    mean = np.where(inside, ordered, 0.0).sum(axis=0) / np.maximum(known - left_out, 1)
+    places = [np.maximum((share * known).astype(int) - 1, 0) for share in (0.25, 0.5, 0.75)]
+    low, middle, high = (ordered[place, np.arange(len(LAGS))] for place in places)
+    differ = np.minimum((high - low) / NORMAL_RANGE / np.maximum(middle, LEAST_SCALE), MOST_DIFFER)
+    raised: Floats = mean / (1 - TAKEN * differ * (left_out > 0))
+    return np.where(known > 0, raised, np.nan)
 
 
 def contrast_variance(semivariogram: Floats, last: int, before: int) -> Floats:
