@@ -107,7 +107,7 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
     ends = [slowdown.ended for slowdown in slowdowns if slowdown.ended is not None and slowdown.ended <= at]
     ended = max(ends) if len(ends) == len(slowdowns) else None
     found, since = group[0].found, group[0].since
-    until = at if ended is None else max(since, *map(_last, slowdowns))
+    until = at if ended is None else max(slowdown.last or since for slowdown in slowdowns)
     shape, began = _shape(figures[0], slowdowns[0], until)
     if shape.kind == "creep":
         since = min(began, found)
@@ -136,11 +136,6 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
         recurrence=recurrence,
         nights_a_month=_nights_a_month([judged.nights[each] for each in figures[0].jobs if since <= each <= until]),
     )
-
-
-def _last(slowdown: Slowdown) -> int:
-    """Return the last night of a slowdown that is over."""
-    return slowdown.without - 1 if slowdown.returned else (slowdown.ended or slowdown.found) - TOGETHER
 
 
 def _shape(figure: FigureHistory, slowdown: Slowdown, until: int) -> tuple[Shape, int]:

@@ -56,6 +56,13 @@ class Slowdown:
         """Logarithm of the factor by which the figure is worse than before."""
         return sum(size for _, size in self.changes)
 
+    @property
+    def last(self) -> int | None:
+        """Last night in it; None while it is open."""
+        if self.ended is None:
+            return None
+        return max(self.since, self.without - 1 if self.returned else self.ended - SHOWN)
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -136,7 +143,7 @@ class Row:
             return None
         before = noise.winsorise(self.clean[None, -BASELINE - 1 : -1], noise.AROUND[0])[0]
         scale = max(float(before.std(ddof=1)), noise.LEAST_SCALE) * math.sqrt(1 + 1 / len(before))
-        return Expected(float(before.mean()), scale, len(before) - 1, float(self.clean[-1]))
+        return Expected(float(np.median(before)), scale, len(before) - 1, float(self.clean[-1]))
 
 
 def times(slowdowns: Iterable[Slowdown]) -> int:

@@ -138,7 +138,7 @@ def _rows(report: NightReport) -> pd.DataFrame:
             values, states, size = figure.measured(jobs), [job.state for job in jobs], sizes.get(at)
             updates = [words for words in what_changed(before, states) if not words.startswith(QUIET)]
             verdict = figure.verdicts[at]
-            since = [since for since, one in episodes if since <= at and (one.ended is None or at < one.ended)]
+            since = [since for since, one in episodes if since <= at and (one.last is None or at <= one.last)]
             before = states
             rows.append(
                 {
