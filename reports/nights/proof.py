@@ -75,7 +75,8 @@ class Row(Record):
     def title(self) -> str:
         drift = f"with a drift of {100 * self.drift:g} % a month" if self.drift else ""
         canary = "with a canary" if self.canary else ""
-        return " ".join(filter(None, (text.clean(KINDS.get(self.noise, self.noise), 60), drift, canary)))
+        jobs = f"with {self.jobs} jobs a night" if self.jobs > 1 else ""
+        return " ".join(filter(None, (text.clean(KINDS.get(self.noise, self.noise), 60), drift, canary, jobs)))
 
 
 class Proof(Record):
@@ -103,6 +104,8 @@ def words(of: Proof) -> list[str]:
         key = (False, row.outcome != "pass", f"{sure} {asked} a year")
         parts[key].append(_item(row, f"up to {row.episodes_a_year:.2f}", row.outcome))
         for name, loss in row.found.items():
+            if not loss.asked:
+                continue
             sure = "is found" if loss.outcome == "pass" else "is not sure to be found"
             key = (
                 True,
@@ -129,8 +132,16 @@ def _advice(rows: Sequence[Row]) -> Iterable[str]:
         share, name, title = min(missed)
         why = f"in it the machine cancels, and {name}, is found here in {text.percent(share)} of cases ({title})"
         yield f"Run a paired night after an update, `ci/nightly --against COMMIT`: {why}."
-    jobs = " or ".join(str(count) for count in sorted({row.jobs for row in rows}))
-    yield f"Run more jobs a night (`--jobs`) where jobs of one night differ: nights here have {jobs} of each test."
+    one = {(row.noise, name): loss.share for row in rows if row.jobs == 1 for name, loss in row.found.items()}
+    more = [
+        f"of {name}, with {row.jobs} jobs in {text.percent(loss.share)} of cases, with one in {text.percent(than)}"
+        for row in rows
+        for name, loss in row.found.items()
+        if row.jobs > 1 and (than := one.get((row.noise, name), loss.share)) < loss.share
+    ]
+    if more:
+        found = "; ".join(more)
+        yield f"Run more jobs a night (`--jobs`) where jobs of one night differ: here a loss is found, {found}."
 
 
 def table(of: Proof) -> Table:

@@ -71,6 +71,8 @@ class Quiet:
     canary: bool = False
     drift: float = 0.0
     """Loss of every figure in 30 nights."""
+    jobs: int = 1
+    """Jobs a night, of a noise that is of jobs."""
 
     def run(self, years: int, figures: int, pool: ProcessPoolExecutor) -> Found:
         counts = list(pool.map(partial(self.episodes, figures), range(years)))
@@ -82,7 +84,8 @@ class Quiet:
 
     def episodes(self, figures: int, year: int) -> int:
         """Count the episodes that open in a year."""
-        found = follow(self.noise, figures, FEWEST + NIGHTS_A_YEAR, year, canary=self.canary, drift=self.drift)
+        nights = FEWEST + NIGHTS_A_YEAR
+        found = follow(self.noise, figures, nights, year, canary=self.canary, drift=self.drift, jobs=self.jobs)
         return len(group(found.slowdowns))
 
 
@@ -100,6 +103,8 @@ class Planted:
     """Share that has to be found at least."""
     mended: float = 0.0
     """An earlier loss of all figures for MENDED nights, over as many nights before."""
+    jobs: int = 1
+    """Jobs a night, of a noise that is of jobs."""
 
     def run(self, trials: int, figures: int, pool: ProcessPoolExecutor) -> Found:
         a_system = max(1, figures // TWENTY)
@@ -116,8 +121,8 @@ class Planted:
 
     def nights(self, figures: int, trial: int) -> list[int]:
         """Return the nights after which each is found, or 0."""
-        nights = SETTLED + self.within
-        found = follow(self.noise, figures, nights, 1000 + trial, size=self.size, ramp=self.ramp, mended=self.mended)
+        planted = {"size": self.size, "ramp": self.ramp, "mended": self.mended, "jobs": self.jobs}
+        found = follow(self.noise, figures, SETTLED + self.within, 1000 + trial, **planted)
         first = dict[int, int]()
         for slowdown in found.slowdowns:
             if slowdown.found >= SETTLED:
@@ -132,6 +137,7 @@ STEPS = {"gauss": (0.38, 0.98), "weekly3": (0.0, 0.9), "bimodal30": (0.08, 0.6),
 ROWS: dict[str, Row] = {
     **{name: Quiet(name) for name in NOISES},
     **{f"{name}, canary": Quiet(name, canary=True) for name in NOISES if name not in ("measured", "mixed")},
+    "measured, 3 jobs a night": Quiet("measured", jobs=3),
     "drift of 0.25 % a month": Quiet("gauss", drift=0.0025),
     **{f"10 % over 90 nights, {name}": Planted(name, 0.1, 90, 100, 0.8) for name in CREEPING},
     **{f"5 % over 30 nights, {name}": Planted(name, 0.05, 30, 60, 0.7) for name in CREEPING},
@@ -139,6 +145,7 @@ ROWS: dict[str, Row] = {
     **{f"3 %, {name}": Planted(name, 0.03, 1, 60, share) for name, (share, _) in STEPS.items()},
     **{f"5 %, {name}": Planted(name, 0.05, 1, 60, share) for name, (_, share) in STEPS.items()},
     **{f"10 %, {name}": Planted(name, 0.1, 1, 3, 0.95) for name in STEPS},
+    **{f"10 %, measured, {jobs} a night": Planted("measured", 0.1, 1, 60, 0.0, jobs=jobs) for jobs in (1, 3)},
     "5 % after 20 % was mended, gauss": Planted("gauss", 0.05, 1, 60, 0.9, mended=0.2),
 }
 """Rows to simulate, and the limit of each."""
@@ -155,10 +162,12 @@ def follow(
     size: float = 0.0,
     ramp: int = 1,
     mended: float = 0.0,
+    jobs: int = 1,
 ) -> Detector:
     """Follow a system's figures through these nights. size: of what is planted in one figure of TWENTY."""
     random = np.random.default_rng([SEED, year, zlib.crc32(noise.encode())])
-    values, machine = draw(noise, figures, nights, random, canary=canary)
+    drawn = [draw(noise, figures, nights, random, canary=canary) for _ in range(jobs)]
+    values, machine = np.median([of_job for of_job, _ in drawn], axis=0), drawn[0][1]
     values += math.log1p(drift) / 30 * np.arange(nights)
     values[:, SETTLED - 2 * MENDED : SETTLED - MENDED] += math.log1p(mended)
     if size:
@@ -224,7 +233,7 @@ def keep_for_page(kept: Mapping[str, Mapping[str, Any]]) -> None:
     for name, row in ROWS.items():
         if not isinstance(row, Quiet):
             continue
-        of = {"noise": row.noise, "jobs": 1, "canary": row.canary, "drift": row.drift, "asked": row.limit}
+        of = {"noise": row.noise, "jobs": row.jobs, "canary": row.canary, "drift": row.drift, "asked": row.limit}
         of |= {"years": kept[name]["count"], "outcome": kept[name]["outcome"]}
         of |= {"episodes_a_year": round(kept[name]["high"], 3)}
         if not (row.canary or row.drift):  # what is planted has neither
@@ -235,7 +244,7 @@ def keep_for_page(kept: Mapping[str, Mapping[str, Any]]) -> None:
                     "outcome": kept[key]["outcome"],
                 }
                 for key, other in ROWS.items()
-                if isinstance(other, Planted) and other.noise == row.noise
+                if isinstance(other, Planted) and (other.noise, other.jobs) == (row.noise, row.jobs)
             }
         rows.append(of)
     write_text(

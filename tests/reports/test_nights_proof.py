@@ -30,8 +30,10 @@ ROWS = [
     row("weekly3", 0.21, found={STEP: loss(0.07, 0.3, "fail")}),
     row("walk", 1.37, "fail"),
     row("walk", 0.33, canary=True),
-    row("sticky3", 1.5, "undecided", asked=3, jobs=3),
+    row("sticky3", 1.5, "undecided", asked=3),
     row("gauss", 0.4, drift=0.0025),
+    row("measured", 0.15, found={STEP: loss(0.22, 0.0, "pass")}),
+    row("measured", 0.16, jobs=3, found={STEP: loss(0.64, 0.0, "pass")}),
 ]
 
 
@@ -45,15 +47,24 @@ def read(folder: Path, rows: list[Mapping[str, Any]]) -> proof.Proof:
 
 def test_the_outcome_of_a_row_is_the_worst_of_its_own_and_of_what_was_planted(tmp_path: Path) -> None:
     found = read(tmp_path, ROWS)
-    assert [one.worst for one in found.rows] == ["undecided", "fail", "fail", "pass", "undecided", "pass"]
+    assert [one.worst for one in found.rows] == ["undecided", "fail", "fail", "pass", "undecided", *["pass"] * 3]
     listed = proof.table(found)
     titles = [column.title for column in listed.columns]
     cells = [dict(zip(titles, (cell.text for cell in cells), strict=True)) for cells in listed.rows()]
     assert [one["Outcome"] for one in cells] == [one.worst for one in found.rows]
-    assert [one["Episodes a year, at most"] for one in cells] == ["0.15", "0.21", "1.37", "0.33", "1.50", "0.40"]
-    assert [one["Asked"] for one in cells] == ["1", "1", "1", "1", "3", "1"]
-    assert [one[f"Found: {STEP}"] for one in cells] == ["98.0 %", "7.0 %", *["not tried"] * 4]
-    assert len({one["Noise"] for one in cells}) == 6, "the canary and the drift are told apart from the noise alone"
+    assert [one["Episodes a year, at most"] for one in cells] == [
+        "0.15",
+        "0.21",
+        "1.37",
+        "0.33",
+        "1.50",
+        "0.40",
+        "0.15",
+        "0.16",
+    ]
+    assert [one["Asked"] for one in cells] == ["1", "1", "1", "1", "3", "1", "1", "1"]
+    assert [one[f"Found: {STEP}"] for one in cells] == ["98.0 %", "7.0 %", *["not tried"] * 4, "22.0 %", "64.0 %"]
+    assert len({one["Noise"] for one in cells}) == 8, "the canary, the drift and more jobs are told apart"
 
 
 def test_the_words_say_what_is_covered_and_what_is_missed_in_the_figures_of_the_file(tmp_path: Path) -> None:
@@ -68,7 +79,7 @@ def test_the_words_say_what_is_covered_and_what_is_missed_in_the_figures_of_the_
     assert in_order(missed, STEP, "not sure", "30.0 %", "weeks", "7.0 %", "fail")
     assert in_order(canary, "canary", "walks", "0.33", "1.37")
     assert in_order(paired, "--against", STEP, "7.0 %", "weeks")
-    assert in_order(jobs, "--jobs", "1 or 3")
+    assert in_order(jobs, "--jobs", STEP, "3 jobs", "64.0 %", "22.0 %")
 
 
 def test_where_all_is_found_no_paired_night_is_advised(tmp_path: Path) -> None:
