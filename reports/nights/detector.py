@@ -8,13 +8,13 @@ the noise of all figures gives (noise.py), has to exceed two limits:
 
 * what chance gives in at most the limit's share of nights, by Student's t over all windows;
 * MARGIN times the largest difference of as many nights or fewer that came and went, of the figure itself, or of
-  RETURNED figures of the system, if it is near what chance gives or more. So what the machine does now and then raises
+  RETURNED tests of the system, if it is near what chance gives or more. So what the machine does now and then raises
   nothing when it does it again.
 
 A slowdown found, the nights before it are moved by it, so that all nights tell of the present level. Once it is over
 they are moved back, and its own nights, too, as if it had not been, since what was mended is no habit of the machine.
-Those alike of a figure are from the second on, and of several figures from the third within HABIT nights on: they are
-put back into the nights, and are differences that came and went. A gain that is lost within FEWEST nights was none.
+Those alike within HABIT nights are, of a figure from the second on, and of several figures from the third: they are put
+back into the nights, and are differences that came and went. A gain that is lost within FEWEST nights was none.
 """
 
 import math
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from reports.nights import noise
-from reports.nights.levels import BASELINE, FEWEST, KEPT, SHOWN, Expected, Gain, Row, Slowdown, tidy, times
+from reports.nights.levels import BASELINE, FEWEST, GIVEN_UP, KEPT, SHOWN, Expected, Gain, Row, Slowdown, tidy, times
 from reports.nights.noise import Floats
 from reports.nights.shape import creeps
 from systems.references import LEAST
@@ -42,12 +42,14 @@ MARGIN = 1.3
 KNOWN = 1.0
 """Part of what chance gives from which a difference that came and went counts."""
 RETURNED = 3
-"""Figures whose largest difference that came and went counts for every other figure, and slowdowns of different times
-and figures that are a habit.
+"""Tests whose largest difference that came and went counts for every other, and slowdowns of different times and
+figures that are a habit.
 """
-ALIKE, HABIT = 2, 60
+RETURNED_SHARE, OF_FEW = 0.05, 1.25
+"""Share of tests up to which such differences are of few, and by how much of what chance gives they count at most."""
+ALIKE, HABIT = 2, 90
 """Factor by which the sizes of slowdowns of one habit differ at most, and nights within which those of several figures
-make one.
+or of one make one.
 """
 AFTER = 3
 """Fewest nights after a difference that tell whether it went."""
@@ -70,11 +72,13 @@ def false_alarm_limit(figures: float) -> float:
 class Detector:
     """Levels of all figures of a system, followed from night to night.
 
-    limits: by figure, the share of nights in which chance alone may show a change.
+    limits: by figure, the share of nights in which chance alone may show a change. tests: by figure, the number of the
+    test that it is of; each is of its own where that isn't given.
     """
 
-    def __init__(self, limits: Sequence[float]) -> None:
+    def __init__(self, limits: Sequence[float], tests: Sequence[int] | None = None) -> None:
         count = len(limits)
+        self._tests = np.arange(count) if tests is None else np.array(tests, dtype=np.int64)
         self.slowdowns: list[Slowdown] = []
         """All that were ever found, in their order."""
         self.gains: list[Gain] = []
@@ -95,6 +99,7 @@ class Detector:
         """
         for figure, (values, canary) in jobs.items():
             self.rows[figure].append(night, values, canary)
+        self._forget(night)
         blocks = self._blocks(jobs)
         for figures, nights in blocks:
             self._learn(figures, nights)
@@ -102,6 +107,16 @@ class Detector:
         for figures, nights in blocks:
             for figure, row, (size, window) in zip(figures, nights, self._differences(figures, nights), strict=True):
                 self._follow(int(figure), row, size, window)
+        for slowdown in self.slowdowns:
+            if slowdown.returned and slowdown.ended == night:
+                self._learn_habit(slowdown)
+
+    def _forget(self, night: int) -> None:
+        """Learn nothing more from figures that nobody measures any more."""
+        gone = [at for at, row in enumerate(self.rows) if row.nights and night - row.nights[-1] > GIVEN_UP]
+        self._returned[gone] = 0.0
+        for learnt in (self._outliers, self._semivariograms, self._without_slope):
+            learnt[gone] = np.nan
 
     def expected(self, figure: int) -> Expected | None:
         """Return what was expected of the figure's last night; None after too few nights."""
@@ -214,8 +229,7 @@ class Detector:
             errors = error * np.maximum(self._scale[figures], lately)
             for number, sign in enumerate(SIGNS):
                 went[number] = np.maximum(went[number], self._returned[:, number, place] / self._scale / error)
-                of_system = np.sort(went[number])[-min(RETURNED, len(went[number]))]
-                known = np.maximum(went[number, figures], of_system)
+                known = np.maximum(went[number, figures], self._of_system(went[number], float(chance.min())))
                 known = np.where(known > KNOWN * chance, MARGIN * known, 0.0)
                 limit = np.maximum(chance * wider[figures], known)
                 last = np.sort(sign * nights[:, -window:], axis=1)
@@ -229,6 +243,17 @@ class Detector:
                     best[each], found[each] = exceeds[each], (sign * float(size[each]), window)
         return found
 
+    def _of_system(self, went: Floats, chance: float) -> float:
+        """Return the RETURNED largest of the tests' differences that came and went; where few tests have any beyond
+        chance, it is no habit of the system, and counts for little more than chance.
+        """
+        of_tests = np.zeros(self._tests.max() + 1)
+        np.maximum.at(of_tests, self._tests, went)
+        of_tests.sort()
+        known = float(of_tests[-min(RETURNED, len(of_tests))])
+        few = np.count_nonzero(of_tests > KNOWN * chance) <= max(RETURNED, RETURNED_SHARE * len(of_tests))
+        return min(known, OF_FEW * chance) if few else known
+
     def _follow(self, figure: int, nights: Floats, size: float, window: int) -> None:
         """Note a return of a figure's last slowdown, or a change of that size in that many last nights, winsorised."""
         row = self.rows[figure]
@@ -238,7 +263,6 @@ class Detector:
         if last and self._has_returned(row, last, nights, size):
             count, _ = self._beginning(row.clean, -last.size, window or last.nights, least=1)
             row.end(last, row.nights[-count])
-            self._learn_habit(last)
             return
         if not window:
             return
@@ -259,32 +283,38 @@ class Detector:
     def _undone(self, figure: int, since: int, size: float) -> Gain | None:
         """Return the figure's last gain, if a change takes it back before as many nights as make a level usual."""
         gain = next((one for one in reversed(self.gains) if one.figure == figure), None)
-        return gain if gain and since < gain.since + FEWEST and size < -ALIKE * gain.size else None
+        if not gain or since >= gain.since + FEWEST:
+            return None
+        return gain if size < max(-MARGIN * gain.size, math.log1p(LEAST) - gain.size) else None
 
     def _learn_habit(self, slowdown: Slowdown) -> None:
-        """Put it back into the nights with those alike, if it is the figure's second one, or the RETURNED lately."""
+        """Put it back into the nights with those alike, if it is the figure's second one lately, or the RETURNED of
+        several tests.
+        """
         alike = [
             one
-            for row in self.rows
-            for one in row.mended
-            if max(one.size, slowdown.size) < ALIKE * min(one.size, slowdown.size)
+            for one in self.slowdowns
+            if one.returned
+            and one.without > slowdown.without - HABIT
+            and max(one.size, slowdown.size) < ALIKE * min(one.size, slowdown.size)
         ]
         own = [one for one in alike if one.figure == slowdown.figure]
-        lately = [one for one in alike if one.without > slowdown.without - HABIT]
-        for one in own if len(own) > 1 else lately if times(lately) >= RETURNED else ():
-            self.rows[one.figure].put_back(one)
+        for one in own if times(own) > 1 else alike if times(alike) >= RETURNED else ():
+            if one in self.rows[one.figure].mended:
+                self.rows[one.figure].put_back(one)
 
     @staticmethod
     def _has_returned(row: Row, slowdown: Slowdown, nights: Floats, change: float) -> bool:
-        """Return whether half of a slowdown is gone, by a change or by as many nights as have shown it."""
-        if slowdown.size + change < slowdown.size / 2:
+        """Return whether most of a slowdown is gone, by a change or by as many nights as have shown it."""
+        rest = min(slowdown.size / 2, max(slowdown.size / 4, math.log1p(LEAST)))
+        if slowdown.size + change < rest:
             return True
         since = sum(night >= slowdown.since for night in row.nights)
         before = nights[: max(0, len(nights) - since)][-BASELINE:]
         if not len(before) or row.nights[-1] - slowdown.found < AFTER:
             return False
         left = float(np.median(nights[-slowdown.nights :]) - np.median(before)) + slowdown.size
-        return left < slowdown.size / 2
+        return left < rest
 
     @staticmethod
     def _beginning(nights: Floats, size: float, window: int, least: int = SHOWN) -> tuple[int, float]:

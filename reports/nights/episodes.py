@@ -18,7 +18,7 @@ from reports.nights.shape import Shape, find_shape
 from reports.read.history import Night
 from systems.references import CANARY
 
-TOGETHER = 3
+TOGETHER = 2
 """Nights by which slowdowns of one episode begin apart at most, or as many as the faster of them took to be found."""
 BEFORE = 20
 """Nights before a change that show how it was."""

@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 from engine.result.gate import CONFIDENCE
 from reports.nights.canary import canary_share
 from reports.nights.detector import Detector, false_alarm_limit
-from reports.nights.levels import BASELINE, FEWEST, Gain, Slowdown
+from reports.nights.levels import BASELINE, FEWEST, GIVEN_UP, Gain, Slowdown
 from reports.nights.noise import Floats
 from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
@@ -35,8 +35,6 @@ STEADIER = {"time_per_iteration": "faster_half"}
 """A figure that other work on the machine moves, and a steadier one of the same work."""
 UNSTEADY_SHARE = 0.1
 """Share of a steady figure's false slowdowns that a figure with a steadier one beside it may show."""
-GIVEN_UP = 12
-"""Nights without its figure after which a slowdown is given up."""
 OFF_BY = 2
 """Nights by which the beginning of a change may be off."""
 LATELY = 30
@@ -188,7 +186,7 @@ class Judgement:
             if self.watched[gain.figure] is figure
             and gain.since - OFF_BY > self.firsts[gain.figure]
             and figure.level(range(gain.since, gain.found + 1))
-            <= figure.level(range(max(0, gain.since - BASELINE), gain.since)) - math.log1p(LEAST)
+            <= figure.level([at for at in figure.jobs if at < gain.since][-BASELINE:]) - math.log1p(LEAST)
         ]
 
     def judge(self, *, verdicts: bool = True) -> None:
@@ -262,7 +260,8 @@ def judge_nights(history: History, known: References | None, *, verdicts: bool =
     figures = collect_figures(history.nights, known)
     watched = [figure for figure in figures if figure.reference]
     limit = false_alarm_limit(sum(figure.share for figure in watched))
-    detector = Detector([limit * figure.share for figure in watched])
+    tests = {key: number for number, key in enumerate(dict.fromkeys(figure.key for figure in watched))}
+    detector = Detector([limit * figure.share for figure in watched], [tests[figure.key] for figure in watched])
     firsts = [_first(history.nights, figure.references) for figure in watched]
     judged = Judgement(history.nights, figures, watched, firsts, detector)
     for figure in figures:

@@ -17,6 +17,8 @@ KEPT = 365
 """Last nights that are remembered."""
 SHOWN = 3
 """Fewest nights that show a change."""
+GIVEN_UP = 12
+"""Nights without a figure after which nobody measures it any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from reports.nights import culprit, detector, levels, noise, proof
 from reports.nights.culprit import what_changed
 from reports.nights.episodes import TOGETHER
 from reports.nights.exports import episode_data
-from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE
+from reports.nights.judge import STEADIER, UNSTEADY_SHARE
 from reports.nights.levels import Slowdown
 from reports.nights.nodes import LONG
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, slope, table
@@ -67,7 +67,7 @@ METHODS = text.paragraphs(
     together=TOGETHER,
     shortest=levels.SHOWN,
     longest=detector.WINDOWS[-1],
-    given_up=GIVEN_UP,
+    given_up=levels.GIVEN_UP,
     long=LONG[-1],
     steadier=" ".join(
         f"Where {other} is measured, {noisy} may begin {text.percent(UNSTEADY_SHARE)} as many false ones."
@@ -198,7 +198,7 @@ def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> PageSection:
     ranked = []
     for (test, figure), rows in data.groupby(["test", "figure"]):
         last = rows.iloc[-1]
-        ended, changed = last["at"] < len(nights) - GIVEN_UP, rows["level"].notna().any()
+        ended, changed = last["at"] < len(nights) - levels.GIVEN_UP, rows["level"].notna().any()
         if last["at"] >= len(nights) - MOST_NIGHTS:
             ranked.append(((ended, not last["episode_since"], not changed), f"{test}, {figure}", rows))
     ranked = sorted(ranked, key=itemgetter(0, 1))[:MOST_CHARTS]

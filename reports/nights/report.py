@@ -100,9 +100,16 @@ class NightReport:
     def headline(self) -> str:
         counts, nights, still = self.counts, self.judged.nights, sorted(self.still_open, key=lambda one: one.since)
         figures = [figure for one in self.opened for figure in one.figures]
+        joined = [
+            figure
+            for one in still
+            for figure, slowdown in zip(one.figures, one.slowdowns, strict=True)
+            if slowdown.found == self.at
+        ]
         far = sum(verdict.far for verdict in self.verdicts)
         parts = [
             f"{len(figures)} got worse ({_tests(figures, self.named)})" if figures else "",
+            f"{len(joined)} more of an open episode got worse ({_tests(joined, self.named)})" if joined else "",
             f"{text.plural(len(still), 'episode')} open since {nights[still[0].since].name}" if still else "",
             f"{text.plural(len(self.over), 'episode')} over" if self.over else "",
             f"{far} far off, which is no alarm yet" if far else "",

@@ -56,6 +56,8 @@ def creeps(nights: Floats, first: int, second: int) -> bool:
     """Return whether a slope explains nights better than two steps do, so many nights before the end, by Schwarz's
     criterion: these have two numbers more, of a level and of a beginning.
     """
+    if first >= len(nights):
+        return False
     steps = sum(float(((part - part.mean()) ** 2).sum()) for part in np.split(nights, [-first, -second]))
     most = steps * len(nights) ** (2 / len(nights))
     return any(_square(nights, _form(nights, each, "creep")) <= most for each in _counts(nights, 2 * first))

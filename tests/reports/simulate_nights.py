@@ -10,12 +10,13 @@ machine no more than three. What is planted begins after SETTLED nights, in one 
 
 Outcomes are of intervals, 95 % one-sided: Poisson's of episodes a year, and the binomial one of the share that is
 found. The exit code is 1 if a row fails, 2 if one is undecided. --out keeps finished rows, and a second run goes on
-from there, but for rows of other numbers of figures, years or trials; of all rows --page makes the table that the page
-of nights shows.
+from there, but for rows of another detector or seed, or of other numbers of figures, years or trials; of all rows
+--page makes the table that the page of nights shows.
 """
 
 import argparse
 import csv
+import hashlib
 import json
 import math
 import os
@@ -130,6 +131,13 @@ class Planted:
         return [first.get(figure, 0) for figure in range(max(1, figures // TWENTY))]
 
 
+HERE, DETECTOR = Path(__file__).parent, Path(__file__).parents[2] / "reports" / "nights"
+PARTS = ("detector", "levels", "noise", "canary", "shape")
+SOURCES = hashlib.sha256(
+    b"".join(file.read_bytes() for file in (*(DETECTOR / f"{part}.py" for part in PARTS), HERE / "noises.py"))
+    + str(SEED).encode()
+).hexdigest()
+"""Fingerprint of the detector, the noises and the seed."""
 Row = Quiet | Planted
 CREEPING = ("gauss", "t3", "weekly3", "month", "out5", "ar0.7")
 STEPS = {"gauss": (0.38, 0.98), "weekly3": (0.0, 0.9), "bimodal30": (0.08, 0.6), "ar0.7": (0.0, 0.6)}
@@ -201,6 +209,7 @@ def judged(row: Row, words: argparse.Namespace, pool: ProcessPoolExecutor) -> di
         **{"outcome": said, "words": found.words, "value": found.value, "limit": row.limit},
         **{"low": found.interval.low, "high": found.interval.high},
         **{"count": count, "figures": words.figures, "seconds": round(time.monotonic() - began)},
+        "sources": SOURCES,
     }
 
 
@@ -213,8 +222,8 @@ def simulate(names: list[str], words: argparse.Namespace) -> Iterator[Outcome]:
     kept = json.loads(words.out.read_text()) if words.out and words.out.exists() else {}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name in names:
-            told, wanted = kept.get(name), (count_of(ROWS[name], words), words.figures)
-            if told is None or (told["count"], told["figures"]) != wanted:
+            told, wanted = kept.get(name), [count_of(ROWS[name], words), words.figures, SOURCES]
+            if told is None or [told["count"], told["figures"], told.get("sources")] != wanted:
                 told = judged(ROWS[name], words, pool)
             kept[name] = told
             if words.out:

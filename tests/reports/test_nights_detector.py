@@ -129,13 +129,40 @@ def test_a_state_that_returns_a_second_time_raises_nothing_from_then_on() -> Non
     )
 
 
-def test_a_state_of_three_figures_is_known_of_the_others() -> None:
+def test_a_state_of_more_than_three_figures_is_known_of_the_others() -> None:
     random = np.random.default_rng(3)
     values = random.normal(0, 0.01, (8, 200))
     for figure in range(5):
         values[figure, 120 + 10 * figure : 126 + 10 * figure] += 0.1
     found = [slowdown.figure for slowdown in follow(values).slowdowns]
-    assert found == [0, 1, 2]
+    assert found == [0, 1, 2, 3]
+
+
+def test_three_figures_that_jump_hide_no_loss_of_the_others() -> None:
+    random = np.random.default_rng(4)
+    values = random.normal(0, 0.01, (40, 260))
+    values[:3] = draw("sticky3", 3, 260, random)[0] * 6
+    values[20, 230:] += 0.08
+    assert 20 in {one.figure for one in follow(values, limit=false_alarm_limit(40)).slowdowns}
+
+
+def test_what_a_retired_figure_did_counts_no_more() -> None:
+    random = np.random.default_rng(4)
+    values = random.normal(0, 0.01, (8, 260))
+    values[:6] = draw("sticky3", 6, 260, random)[0] * 6
+    values[:6, 180:] = math.nan
+    values[7, 230:] += 0.08
+    assert 7 in {one.figure for one in follow(values, limit=false_alarm_limit(8)).slowdowns}
+
+
+def test_a_repair_of_a_part_raises_no_alarm_and_of_one_of_two_leaves_the_other_open() -> None:
+    for left in (0.03, 0.05):
+        (slowdown,) = follow(nights_of(*[0.1] * 40, *[left] * 30)).slowdowns
+        assert (slowdown.ended, slowdown.size) == (None, pytest.approx(left, abs=0.01))
+    both = follow(nights_of(*[0.05] * 30, *[0.15] * 30, *[0.1] * 20, *[0.0] * 30))
+    assert [one.since - QUIET for one in both.slowdowns] == [0, 30]
+    assert all(one.returned for one in both.slowdowns)
+    assert not both.gains
 
 
 def test_a_true_gain_is_one_and_a_later_loss_of_it_is_found() -> None:
@@ -150,8 +177,9 @@ def test_a_gain_that_is_soon_lost_was_none_and_its_end_is_no_loss() -> None:
     followed = follow(nights_of(*[-0.1] * 12, *[0.0] * 30))
     assert not followed.gains
     assert not followed.slowdowns
-    (slowdown,) = follow(nights_of(*[-0.1] * 12, *[0.15] * 30)).slowdowns
-    assert slowdown.since == QUIET + 12
+    for after in (0.05, 0.15):
+        (slowdown,) = follow(nights_of(*[-0.1] * 12, *[after] * 30)).slowdowns
+        assert slowdown.since == QUIET + 12
 
 
 def test_a_step_on_a_step_is_another_slowdown_and_a_loss_that_creeps_is_one() -> None:

@@ -339,3 +339,11 @@ def test_a_test_of_one_thing_names_it_and_without_any_time_there_is_no_culprit()
 def test_figures_are_judged_once_each(figure, unit, judged):
     assert is_judged(figure, unit, frozenset({figure, "time_per_iteration"})) == judged
     assert (worse_by("s"), worse_by("flop/s"), worse_by("%")) == (1, -1, 0)
+
+
+def test_a_figure_that_was_away_for_long_and_came_back_better_is_judged():
+    judged = judgement(of_nights(*quiet(60), *[{}] * 100, *quiet(30, 0.9)))
+    (figure,) = [one for one in judged.watched if one.key == KEY]
+    (gain,) = judged.gains(figure)
+    assert gain.since == pytest.approx(160, abs=2)
+    assert figure.verdicts[189].word == "better"
