@@ -47,7 +47,7 @@ EPISODES = (
     "back by itself; learnt: its figures were as slow in other nights, too; explained: by nodes, by references made "
     "since, or as it isn't measured any more. The beginning may be off by a night or two, that of a creep by more."
 )
-RECURRING = "Nights in which figures were slower, and came back from it more than once. They raise no alarm any more."
+RECURRING = "Slower nights that came and went more than once. A figure that gets as slow again raises no alarm then."
 GAINS = "Figures whose level got better, and was not worse before. The night may be off by one or two."
 QUIET = ("commit ", f"{NODES}: ")
 """Beginnings of changes that nights have anyway, without any update."""
@@ -70,7 +70,7 @@ METHODS = text.paragraphs(
     given_up=levels.GIVEN_UP,
     long=LONG[-1],
     steadier=" ".join(
-        f"Where {other} is measured, {noisy} may begin {text.percent(UNSTEADY_SHARE)} as many false ones."
+        f"Where {other} is measured, {noisy} may open {text.percent(UNSTEADY_SHARE)} of the false episodes of others."
         for noisy, other in STEADIER.items()
     ),
     counts=text.percent(culprit.COUNTS),
@@ -177,16 +177,16 @@ def _episodes(report: NightReport) -> PageSection:
         known["shape"] = "step" if one.shape.kind == "step" else f"creep, {slope(one)}"
         rows.append({key: text.clean(of, 1000) if isinstance(of, str) else of for key, of in known.items()})
     columns = columns_of(
+        Column("State", "state", numeric=False, bad=frozenset({"open"})),
+        Column("Worse by", "size", text.percent),
+        Column("Figures", "figures", numeric=False),
+        Column("Culprit", "part", numeric=False, missing="none shown"),
+        "updated",
+        Column("Nodes", "nodes", numeric=False),
+        Column("Shape", "shape", numeric=False),
         Column("Since the night", "since", numeric=False),
         Column("Found", "found", numeric=False),
         Column("Over", "ended", numeric=False, missing="not yet"),
-        Column("State", "state", numeric=False, bad=frozenset({"open"})),
-        Column("Worse by", "size", text.percent),
-        Column("Shape", "shape", numeric=False),
-        Column("Figures", "figures", numeric=False),
-        Column("Culprit", "part", numeric=False, missing="none shown"),
-        Column("Nodes", "nodes", numeric=False),
-        "updated",
     )
     none = Paragraph("No figure has got worse.")
     listed = Table("Episodes", columns, pd.DataFrame(rows), "episodes", EPISODES)

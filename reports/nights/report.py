@@ -18,7 +18,7 @@ from reports.nights.judge import FigureHistory, Judgement, Verdict, Word, judge_
 from reports.nights.nodes import LONG, describe, describe_nodes, nodes_of, slow_nodes
 from reports.page import Column, Table
 from reports.read.history import SKIPPED, History, Night, NightJob
-from systems.references import FEWEST_JOBS, Key, References, worse_by
+from systems.references import FEWEST_JOBS, Key, References
 
 MOST_TESTS = 2
 """Tests that are named of an episode that has more."""
@@ -210,9 +210,8 @@ def _remarks(
 def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str]) -> str:
     """Write what got worse, by how much, since when, the culprit, and what of the machine changed then; or its end."""
     worst, size, others = episode.figures[0], episode.sizes[0], len(episode.figures) - 1
-    bad, since = worse_by(worst.unit) > 0, nights[episode.since].name
-    way = "longer" if worst.unit == "s" else "more" if bad else "less"
-    by = text.percent(size if bad else size / (1 + size))
+    since, by = nights[episode.since].name, text.percent(size)
+    way = "longer" if worst.unit == "s" else "worse"
     of_it = all(figure.key == worst.key for figure in episode.figures)
     of = "of it" if of_it else f"({_tests(episode.figures[1:], named)})"
     also = f", and {text.plural(others, 'more figure')} {of} got worse" if others else ""
@@ -222,7 +221,8 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
         explained = episode.nodes.outcome == "explained"
         because = of_nodes if explained else OVER[episode.state].format(runs=episode.recurrence.runs)
         over = f"It is over since the night {nights[episode.ended].name}: {because}"
-        sentences = [f"{what} was {by} {way} from the night {since} on{also}", crept, over]
+        changed = f"Changed then: {'; '.join(episode.changed)}" if episode.changed else ""
+        sentences = [f"{what} was {by} {way} from the night {since} on{also}", crept, changed, over]
     else:
         no_nodes = episode.nodes.outcome == "unknown" and not episode.nodes.slow
         facts = {
