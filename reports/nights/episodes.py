@@ -74,10 +74,7 @@ class Episode:
     @property
     def a_month(self) -> tuple[float, float, float]:
         """Growth of a creep in a month, as a fraction, and both ends of its interval."""
-        slope, low, high = (
-            self.nights_a_month * a_night for a_night in (self.shape.slope, self.shape.low, self.shape.high)
-        )
-        return expm1(slope), expm1(low), expm1(high)
+        return growth(self.shape, self.nights_a_month)
 
 
 def group(slowdowns: Iterable[Slowdown]) -> list[list[Slowdown]]:
@@ -134,7 +131,7 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
         changed=tuple(what_changed(*states)),
         state=_state(by_nodes, recurrence, is_open=ended is None, came_back=came_back),
         recurrence=recurrence,
-        nights_a_month=_nights_a_month([judged.nights[each] for each in figures[0].jobs if since <= each <= until]),
+        nights_a_month=nights_of_a_month([judged.nights[each] for each in figures[0].jobs if since <= each <= until]),
     )
 
 
@@ -146,7 +143,13 @@ def _shape(figure: FigureHistory, slowdown: Slowdown, until: int) -> tuple[Shape
     return (shape, nights[-shape.nights]) if shape.nights >= FEWEST_OF_CREEP else (STEP, slowdown.since)
 
 
-def _nights_a_month(nights: Sequence[Night]) -> float:
+def growth(shape: Shape, nights_a_month: float) -> tuple[float, float, float]:
+    """Return by how much a slope makes a figure worse in a month, as a fraction, and both ends of its interval."""
+    slope, low, high = (nights_a_month * a_night for a_night in (shape.slope, shape.low, shape.high))
+    return expm1(slope), expm1(low), expm1(high)
+
+
+def nights_of_a_month(nights: Sequence[Night]) -> float:
     """Return how many such nights there are in MONTH, by their dates: one a day at most, as nights that are run one
     after the other stand for days.
     """

@@ -174,7 +174,7 @@ def _episodes(report: NightReport) -> PageSection:
         known = episode_data(report, one)
         figures = [f"{each['test']} {each['figure']} ({text.percent(each['size'])})" for each in known["figures"]]
         known |= {"figures": ", ".join(figures), "updated": "; ".join(known["changed"])}
-        known["shape"] = "step" if one.shape.kind == "step" else f"creep, {slope(one)}"
+        known["shape"] = "step" if one.shape.kind == "step" else f"creep, {slope(one.a_month)}"
         rows.append({key: text.clean(of, 1000) if isinstance(of, str) else of for key, of in known.items()})
     columns = columns_of(
         Column("State", "state", numeric=False, bad=frozenset({"open"})),

@@ -13,9 +13,11 @@ from tabulate import tabulate
 from reports import text
 from reports.columns import columns_of
 from reports.nights.detector import EARLY, FALSE_ALARMS_A_YEAR, LEAST_EARLY
-from reports.nights.episodes import Episode, EpisodeState, find_episodes
+from reports.nights.episodes import Episode, EpisodeState, find_episodes, growth, nights_of_a_month
 from reports.nights.judge import FigureHistory, Judgement, Verdict, Word, judge_nights
+from reports.nights.levels import BASELINE
 from reports.nights.nodes import LONG, describe, describe_nodes, nodes_of, slow_nodes
+from reports.nights.shape import find_slope
 from reports.page import Column, Table
 from reports.read.history import SKIPPED, History, Night, NightJob
 from systems.references import FEWEST_JOBS, Key, References
@@ -134,7 +136,8 @@ def night_reports(
         episodes = tuple(find_episodes(judged, at))
         recurring = tuple(_recurring(judged, episodes, names)) if at == positions[-1] else ()
         early = sum(at in figure.jobs and [*figure.jobs].index(at) < EARLY for figure in judged.watched)
-        remarks = (*history.remarks, *_remarks(history, partial, early, known, verdicts, names))
+        drifted = ", ".join(_drifts(judged, at, names))
+        remarks = (*history.remarks, *_remarks(history, partial, early, known, verdicts, drifted))
         facts = (tuple(verdicts), episodes, recurring, remarks, names, judged, at)
         new = NightReport(history.system, history.nights[at], *facts)
         reports.append(new)
@@ -189,7 +192,7 @@ def _remarks(
     early: int,
     known: References | None,
     verdicts: Sequence[Verdict],
-    names: Mapping[Key, str],
+    drifted: str,
 ) -> Iterable[str]:
     if judged := sum(verdict.word in ("worse", "same", "better") for verdict in verdicts):
         figures = text.plural(judged, "figure")
@@ -201,10 +204,21 @@ def _remarks(
     if known is None:
         system, make = history.system, f"run `par4d reference make --system {history.system}`"
         yield f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, {make}."
-    if drifted := sorted((verdict for verdict in verdicts if verdict.drift), key=lambda verdict: -verdict.drift):
-        words = ", ".join(f"{names[v.key]} {v.figure} (by {text.percent(v.drift)})" for v in drifted)
+    if drifted:
         stays = "If it is meant to stay, make the references anew."
-        yield f"Worse than the reference, without an episode: {words}. {stays}"
+        yield f"Worse than the reference, without an episode: {drifted}. {stays}"
+
+
+def _drifts(judged: Judgement, at: int, names: Mapping[Key, str]) -> Iterable[str]:
+    """Write the drift of each figure, the largest first, and its slope in the last nights, if there is one for sure."""
+    figures = [figure for figure in judged.watched if at in figure.verdicts and figure.verdicts[at].drift]
+    for figure in sorted(figures, key=lambda one: -one.verdicts[at].drift):
+        nights, values = figure.follow(at)
+        last = [judged.nights[each] for each in nights[-BASELINE:]]
+        a_month = growth(find_slope(values[-BASELINE:]), nights_of_a_month(last))
+        by = text.percent(figure.verdicts[at].drift)
+        sure = f", {slope(a_month)} in {len(last)} nights" if a_month[1] > 0 else ""
+        yield f"{names[figure.key]} {figure.figure} (by {by}{sure})"
 
 
 def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str]) -> str:
@@ -216,7 +230,7 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     of = "of it" if of_it else f"({_tests(episode.figures[1:], named)})"
     also = f", and {text.plural(others, 'more figure')} {of} got worse" if others else ""
     what, of_nodes = f"{named(worst.key)}: {worst.figure}", describe(episode.nodes)
-    crept = f"A creep: {slope(episode)}" if episode.shape.kind == "creep" else ""
+    crept = f"A creep: {slope(episode.a_month)}" if episode.shape.kind == "creep" else ""
     if episode.ended is not None:
         explained = episode.nodes.outcome == "explained"
         because = of_nodes if explained else OVER[episode.state].format(runs=episode.recurrence.runs)
@@ -236,9 +250,9 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
-def slope(episode: Episode) -> str:
+def slope(a_month: tuple[float, float, float]) -> str:
     """Write how fast a creep makes its worst figure worse."""
-    slope, low, high = map(text.percent, episode.a_month)
+    slope, low, high = map(text.percent, a_month)
     return f"{slope} worse a month ({low} to {high})"
 
 

@@ -33,19 +33,22 @@ class Shape:
 def find_shape(nights: Floats, most: int) -> Shape:
     """Compare a step and a slope that begin with one of the `most` last nights, each behind a constant level, by their
     squares.
-
-    The slope is the median of those between any two nights (Theil and Sen); its interval, which is of independent
-    nights, is widened by the autocorrelation of what is left.
     """
     counts = _counts(nights, most)
     if not counts:
         return Shape("step", most)
     _, kind, count = min((_square(nights, _form(nights, each, kind)), kind, each) for each in counts for kind in KINDS)
-    if kind == "step":
-        return Shape("step", count)
-    last = nights[-count:]
-    slope, level, low, high = theilslopes(last, np.arange(count), CONFIDENCE)
-    left = last - level - slope * np.arange(count)
+    return Shape("step", count) if kind == "step" else find_slope(nights[-count:])
+
+
+def find_slope(nights: Floats) -> Shape:
+    """Return the slope of nights: the median of those between any two (Theil and Sen).
+
+    Its interval, which is of independent nights, is widened by the autocorrelation of what is left.
+    """
+    count = len(nights)
+    slope, level, low, high = theilslopes(nights, np.arange(count), CONFIDENCE)
+    left = nights - level - slope * np.arange(count)
     left -= left.mean()
     rho = max(0.0, float(left[1:] @ left[:-1]) / max(float(left @ left), 1e-12))
     wider = math.sqrt((1 + rho) / (1 - min(rho, 0.95)))

@@ -13,11 +13,11 @@ from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.episodes import find_episodes, group
-from reports.nights.judge import GIVEN_UP, FigureHistory, Judgement, is_judged, judge_nights, suspects
-from reports.nights.levels import Slowdown
+from reports.nights.judge import FigureHistory, Judgement, is_judged, judge_nights, suspects
+from reports.nights.levels import GIVEN_UP, Slowdown
 from reports.nights.nodes import describe_nodes
 from reports.nights.reference import make_series, reference_of
-from reports.nights.report import OVER, tell
+from reports.nights.report import OVER, night_reports, tell
 from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, Key, References, digest, worse_by
 
@@ -347,3 +347,15 @@ def test_a_figure_that_was_away_for_long_and_came_back_better_is_judged():
     (gain,) = judged.gains(figure)
     assert gain.since == pytest.approx(160, abs=2)
     assert figure.verdicts[189].word == "better"
+
+
+def test_a_drift_without_an_episode_is_a_slope_with_its_interval():
+    nights = [{"t": one["t"] * math.exp(0.0002 * at)} for at, one in enumerate(quiet(220))]
+    history = of_nights(*nights)
+    (last,) = night_reports(history, references_of(history))
+    assert not last.episodes
+    (told,) = [remark for remark in last.remarks if "a month" in remark]
+    drift, slope, low, high = map(float, re.findall(r"([\d.]+) %", told))
+    assert drift == pytest.approx(100 * math.expm1(0.0002 * 160), rel=0.2)
+    assert low < 0.6 < high
+    assert slope == pytest.approx(0.6, rel=0.3)
