@@ -46,8 +46,8 @@ from reports.nights.report import name_tests
 from reports.read.history import histories
 from reports.read.run_reports import sessions
 
-SEED = 41926
-"""No noise of this seed was looked at before the detector's numbers were fixed."""
+SEED = 5081
+"""Drawn after the last change of the detector: no noise of it was looked at before."""
 MOST_A_YEAR = {"quiet": 1.0, "states": 3.0}
 SETTLED = 110
 """Nights before what is planted."""
