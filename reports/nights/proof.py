@@ -63,7 +63,7 @@ class Row(Record):
     asked: Annotated[float, Field(gt=0)]
     """Most episodes a year."""
     outcome: Outcome
-    """Of the episodes a year."""
+    """Outcome of the episodes a year."""
     found: Mapping[str, Found] = {}
     """Losses, by name, such as "5 % at once, by night 60"."""
 

@@ -1,7 +1,7 @@
-"""Slowdowns that come and go: nights that were as slow as those of an episode that is over, and nodes that are slow.
+"""Slowdowns that come and go: nights that were as slow as those of an episode that is over.
 
-An episode raises one alarm; the same thing once more raises none, as the detector knows it then. So further runs of it
-are looked for in the nights themselves.
+From its second or third time on such a slowdown raises no alarm, as it is a habit then (detector.py). So further runs
+of it are looked for in the nights themselves.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What both commits of a night had in common, as its results tell."""
+"""Facts that both commits of a night had in common, as its results tell."""
 
 import json
 import sqlite3

@@ -62,7 +62,7 @@ def _slower(self: Comm, *words, **options):
 
 Comm.run = _slower
 """
-"""What the update adds to the engine: a wait after each collective, by what that took."""
+"""Addition of the update to the engine: a wait after each collective, by what that took."""
 
 
 @dataclass(frozen=True, slots=True)
