@@ -6,7 +6,6 @@ one, the nodes that a job gets, or another commit of the engine. All nights are 
 nights were broken off goes on with the next one. They are judged when all of the fault have run, by themselves.
 """
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from math import log
 from pathlib import Path
+
+from slower_engine import clone, plant
 
 from engine.errors import RunError, UsageError
 from engine.result.provenance import CHECKOUT, git_state
@@ -47,7 +48,8 @@ share of it.
 SETTINGS = ("--setvar", "Bandwidth.keep=no", "--setvar", "canary=no")
 MOST_LOST = 3
 """Jobs that a night may lose, as a machine under load does now and then."""
-GIT_TIMEOUT_S, NIGHT_S = 120, 900.0
+NIGHT_S = 900.0
+FUNNEL = "engine/comm/funnel.py"
 UPDATE = """
 
 _run = Comm.run
@@ -249,14 +251,7 @@ def update(folder: Path) -> Path:
     if git_state(CHECKOUT)[0] is None:
         raise UsageError(f"{ROOT} is no working tree of git, so no update of it can be planted.")
     if not (folder / ".git").exists():
-        _git(ROOT, "clone", "--quiet", str(ROOT), str(folder))
-    funnel = folder / "engine" / "comm" / "funnel.py"
-    if "_slower" not in (code := funnel.read_text()):
-        funnel.write_text(code + UPDATE.format(by=USUAL_KBIT / SLOW_KBIT - 1))
-        author = ("-c", "user.name=proof", "-c", "user.email=proof@localhost")
-        _git(folder, *author, "commit", "--quiet", "--all", "--message", "comm: get slower")
+        clone(folder)
+    if "_slower" not in (folder / FUNNEL).read_text():
+        plant(folder, FUNNEL, UPDATE.format(by=USUAL_KBIT / SLOW_KBIT - 1))
     return folder
-
-
-def _git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", "-C", str(folder), *words], check=True, timeout=GIT_TIMEOUT_S, capture_output=True)

@@ -39,6 +39,7 @@ from statistics import geometric_mean, mean, median, variance
 from tempfile import TemporaryDirectory
 
 from prove_nights import wait_until_idle
+from slower_engine import ROOT, clone, git, plant
 from tabulate import tabulate
 
 from engine.files import write_text
@@ -46,14 +47,15 @@ from night.against import FIGURE, FOLDER
 from reports.nights.report import FINE, UNKNOWN, WORSE
 from reports.read.history import DATABASE, history
 
-ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "results" / ".prove-against"
 SEED = 36
 LONGEST_S = 7200
 PATIENCE_S = 300.0
-GIT_TIMEOUT_S = 120
 VERDICTS = ("slower", "no slower", "undecided", "failed")
+TRAINER = "engine/training/trainer.py"
 PLANTED = """
+
+import time
 
 _step = Trainer.step
 
@@ -126,7 +128,7 @@ def main() -> int:
     if given.tries < 1 or given.load < 0 or not given.planted > 0:
         options.error("--tries is 1 or more, --load 0 or more, and --planted above 0.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that what was started ends, as by an interrupt
-    settings = Settings(_git(ROOT, "rev-parse", "HEAD"), given.planted, given.load, tuple(given.words))
+    settings = Settings(git(ROOT, "rev-parse", "HEAD"), given.planted, given.load, tuple(given.words))
     done = kept(given.keep, settings)
     with TemporaryDirectory() as folder:
         copies: dict[bool, Path] = {}
@@ -134,7 +136,9 @@ def main() -> int:
             if number in done:
                 continue
             if planted not in copies:
-                copies[planted] = copy(Path(folder, "planted" if planted else "quiet"), planted, given.planted / 100)
+                copies[planted] = clone(Path(folder, "planted" if planted else "quiet"))
+                if planted:
+                    plant(copies[planted], TRAINER, PLANTED.format(by=given.planted / 100))
             done[number] = one = run(copies[planted], number, planted, settings)
             keep(given.keep, settings, done)
             left = 2 * given.tries - sum(wanted in done for wanted, _ in order(given.tries))
@@ -270,22 +274,6 @@ def keep(folder: Path, settings: Settings, tries: Mapping[int, Try]) -> None:
 def _file(folder: Path, settings: Settings) -> Path:
     words = re.sub(r"\W+", "-", " ".join(settings.words)).strip("-") or "all"
     return folder / f"{settings.commit[:12]}-{settings.percent:g}-percent-load-{settings.load}-{words}.json"
-
-
-def copy(folder: Path, planted: bool, by: float) -> Path:
-    """Clone the last commit, and commit a slower engine on top of it."""
-    _git(ROOT, "clone", "--quiet", str(ROOT), str(folder))
-    if planted:
-        trainer = folder / "engine" / "training" / "trainer.py"
-        trainer.write_text(f"import time\n{trainer.read_text()}{PLANTED.format(by=by)}")
-        author = ("-c", "user.name=proof", "-c", "user.email=proof@localhost")
-        _git(folder, *author, "commit", "--quiet", "--all", "--message", "training: get slower")
-    return folder
-
-
-def _git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, check=True, timeout=GIT_TIMEOUT_S, capture_output=True, text=True).stdout.strip()
 
 
 def night(folder: Path, words: Sequence[str], commit: str = "HEAD") -> "subprocess.CompletedProcess[str]":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from git_folder import committed
-from prove_against import PLANTED, night
+from prove_against import PLANTED, TRAINER, night
 from running import ROOT, project
 
 from engine.errors import UsageError
@@ -259,8 +259,8 @@ def test_a_slower_engine_is_found_in_one_night_of_real_jobs(tmp_path: Path):
         shutil.copytree(ROOT / part, root / part)
     shutil.copy(ROOT / ".gitignore", root)
     committed(root)
-    trainer = root / "engine" / "training" / "trainer.py"
-    trainer.write_text(f"import time\n{trainer.read_text()}{PLANTED.format(by=9.0)}")
+    with (root / TRAINER).open("a") as engine:
+        engine.write(PLANTED.format(by=9.0))
     quick = ("-S", "Against.model=gpt-test", "-S", "Against.rounds=10", "--exclude", "local-2|local-4")
     done = night(root, ["--jobs", "3", "--", *quick])
     assert done.returncode == WORSE, done.stdout + done.stderr
