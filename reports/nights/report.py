@@ -256,10 +256,12 @@ def slope(a_month: tuple[float, float, float]) -> str:
     return f"{slope} worse a month ({low} to {high})"
 
 
-def _recurring(judged: Judgement, episodes: Iterable[Episode], names: Mapping[Key, str]) -> Iterable[str]:
+def _recurring(judged: Judgement, episodes: Sequence[Episode], names: Mapping[Key, str]) -> Iterable[str]:
     """Write in how many nights jobs were on slow nodes, and which other figures got slower as often in how many."""
     lately = range(max(0, len(judged.nights) - LONG[-1]), len(judged.nights))
-    slow = slow_nodes(judged.nights, LONG)
+    once = [one for one in episodes if one.state != "learnt" and one.nodes.outcome != "explained"]
+    changes = [at for one in once for at in (one.since, one.ended) if at is not None]
+    slow = slow_nodes(judged.nights, LONG, changes)
     is_slow = {each.node for each in slow}
     told = [frozenset(at for at in lately if any(nodes_of(job) & is_slow for job in judged.nights[at].jobs))]
     if slow:

@@ -41,14 +41,15 @@ def draw_history(
     nodes: bool = True,
     moods: Sequence[float] = (),
     noise: float = NOISE,
+    pools: tuple[Sequence[str], Sequence[str]] = (FAST, SLOW),
 ) -> History:
-    """Draw nights of FIGURES tests, one job each on one node, which is of SLOW in the slower state."""
+    """Draw nights of FIGURES tests, one job each on one node, which is of the second pool in the slower state."""
     random, nights = np.random.default_rng([seed, 9]), []
     for at, is_slow in enumerate(slow):
         jobs = []
         for test in range(FIGURES):
             seconds = math.exp(math.log1p(by) * is_slow + random.normal(0, noise) + (moods[at] if len(moods) else 0.0))
-            host = random.choice(SLOW if is_slow else FAST)
+            host = random.choice(pools[is_slow])
             key = Key("gpu", f"Test{test}", "", "", 4, "", "")
             state = {NODES: str(host)} if nodes else {}
             jobs.append(NightJob(key, False, "", {"time_per_iteration": (seconds, "s")}, state, {}, 1.0))
@@ -92,6 +93,15 @@ def test_where_no_node_is_slower_there_is_no_line_of_nodes(name: str) -> None:
         history = draw_history(drawn, 0.0, seed, moods=moods.tolist(), noise=0.005)
         assert slow_nodes(history.nights, LONG) == []
         assert slow_nodes(history.nights, LATELY) == []
+
+
+def test_nodes_that_joined_as_the_whole_machine_got_slower_are_not_blamed() -> None:
+    """Planted: half of the pool is replaced in the night from which on all nodes are slower."""
+    replaced = runs((200, NIGHTS), nights=NIGHTS)
+    history = draw_history(replaced, 0.08, noise=0.01, pools=(FAST, [*FAST[3:], *SLOW, "x1208"]))
+    assert {each.node for each in slow_nodes(history.nights, LONG)} == {SLOW[0]}
+    assert slow_nodes(history.nights, LONG, changes=[200]) == []
+    assert not any(nodes_in(line) for line in reported(history).recurring)
 
 
 def test_a_node_that_was_mended_is_no_line_any_more() -> None:
