@@ -145,11 +145,12 @@ def test_an_episode_stays_open_while_its_test_is_not_run_and_is_then_given_up(tm
     for missed in range(1, GIVEN_UP + 3):
         at = FIRST + timedelta(days=62 + missed)
         sessions.append(session([case(STEADY, *timed(18.0, 900 + missed, OLD))], at, night_name(62 + missed)))
-        codes.append(verdict(store(tmp_path / f"{missed}.db", sessions)))
-        outs.append(capsys.readouterr().out)
-    assert set(codes) == {0}
-    assert [f"open since {night_name(60)}" in out for out in outs] == [*GIVEN_UP * [True], False, False]
-    assert ["1 episode over" in out for out in outs] == [*GIVEN_UP * [False], True, False]
+        if missed == 1 or missed >= GIVEN_UP:
+            codes.append(verdict(store(tmp_path / f"{missed}.db", sessions)))
+            outs.append(capsys.readouterr().out)
+    assert codes == [0, 0, 0, 0]
+    assert [f"open since {night_name(60)}" in out for out in outs] == [True, True, False, False]
+    assert ["1 episode over" in out for out in outs] == [False, False, True, False]
 
 
 def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, judge):

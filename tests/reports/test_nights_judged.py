@@ -96,7 +96,7 @@ def nights_of(kind: str, count: int) -> list[dict[str, float]]:
 @pytest.mark.parametrize("kind", ["independent", "autocorrelated", "common"])
 def test_95_of_100_nights_without_a_change_lie_in_their_interval(kind):
     inside = nights = 0
-    for _ in range(6):
+    for _ in range(3):
         one = judged_all(of_nights(*nights_of(kind, 200)))["t"]
         said = [verdict for verdict in one.verdicts.values() if math.isfinite(verdict.low)]
         inside += sum(verdict.low <= 0 <= verdict.high for verdict in said)
