@@ -5,15 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 from markupsafe import Markup
-from matplotlib.figure import Figure as Drawing
 
 from engine.result.metrics.definition import Definition
 from reports import derived, text
-from reports.plots.svg import inline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
@@ -136,13 +137,15 @@ class Figure:
 
     title: str
     caption: str
-    drawing: Drawing
+    drawing: "Drawing"
     csv: pd.DataFrame
     name: str
     description: str
 
     @cached_property
     def svg(self) -> Markup:
+        from reports.plots.svg import inline  # matplotlib, which commands that draw nothing don't wait for
+
         return inline(self.drawing, name=self.name, title=self.title, description=self.description)
 
 
