@@ -104,7 +104,9 @@ def test_its_points_fit_with_optimizer_state_on_the_host_and_gradients_in_fp16()
     assert [point for point in every if not fits(point)] == []
 
 
-@pytest.mark.parametrize("left_out", [{"offload": False}, {"reduce_dtype": None}])
+@pytest.mark.parametrize(
+    "left_out", [{"offload": False}, pytest.param({"reduce_dtype": None}, marks=pytest.mark.weekly)]
+)
 def test_none_of_them_fits_without_either(left_out: dict[str, Any]) -> None:
     series = [
         (point, point.series.model_copy(update={"training": replace(point.series.training, **left_out)}))
