@@ -117,8 +117,8 @@ class Planted:
     @property
     def title(self) -> str:
         over = f"over {self.ramp} nights" if self.ramp > 1 else "at once"
-        again = f" after {self.mended:.0%} was mended" if self.mended else ""
-        return f"{self.size:.0%} {over}{again}, by night {self.within}"
+        again = f" after {100 * self.mended:.0f} % was mended" if self.mended else ""
+        return f"{100 * self.size:.0f} % {over}{again}, by night {self.within}"
 
     def nights(self, figures: int, trial: int) -> list[int]:
         """Return the nights after which each is found, or 0."""
@@ -153,6 +153,7 @@ ROWS: dict[str, Row] = {
     **{f"3 %, {name}": Planted(name, 0.03, 1, 60, share) for name, (share, _) in STEPS.items()},
     **{f"5 %, {name}": Planted(name, 0.05, 1, 60, share) for name, (_, share) in STEPS.items()},
     **{f"10 %, {name}": Planted(name, 0.1, 1, 3, 0.95) for name in STEPS},
+    **{f"10 % by the fifth, {name}": Planted(name, 0.1, 1, 5, 0.95) for name in STEPS},
     **{f"10 %, measured, {jobs} a night": Planted("measured", 0.1, 1, 60, 0.0, jobs=jobs) for jobs in (1, 3)},
     "5 % after 20 % was mended, gauss": Planted("gauss", 0.05, 1, 60, 0.9, mended=0.2),
 }
@@ -257,7 +258,9 @@ def keep_for_page(kept: Mapping[str, Mapping[str, Any]]) -> None:
             }
         rows.append(of)
     write_text(
-        FILE, "# By tests/reports/simulate_nights.py --all --out FILE --page.\n" + yaml.safe_dump({"rows": rows})
+        FILE,
+        "# By tests/reports/simulate_nights.py --all --out FILE --page.\n"
+        + yaml.safe_dump({"rows": rows}, sort_keys=False),
     )
 
 
