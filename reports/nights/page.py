@@ -114,7 +114,7 @@ def _page(name: str, history: History) -> NightsPage:
     sections += [_figures(data, history.nights), *_gains(data)] if len(data) else []
     simulated = proof.proof()
     words = [*METHODS, *(proof.words(simulated) if simulated else [])]
-    shown = (proof.table(simulated),) if simulated else ()
+    shown = proof.tables(simulated) if simulated else ()
     sections.append(PageSection("How nights are judged", (*map(Paragraph, words), *shown), "methods"))
     title = f"Nights of {text.clean(history.system, 24)}"
     return NightsPage(

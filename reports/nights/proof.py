@@ -17,12 +17,15 @@ from reports.columns import columns_of
 from reports.page import Column, Table
 
 FILE = Path(__file__).with_suffix(".yaml")
-NOTE = (
+QUIET_NOTE = (
     "Nights drawn at random, with this noise and no change: the upper end of what the episodes of a system-year may be "
-    "(95 %). Then nights with a loss: the share of cases in which it was found in time. The outcome is the worst of a "
-    "row's: pass where the whole interval is as asked, fail where none of it is, else undecided."
+    "(95 %)."
 )
-WORST: tuple[Outcome, ...] = ("fail", "undecided", "pass")
+LOSS_NOTE = (
+    "Nights of the same noises with a loss in some of their figures: the share of cases in which it was found in time. "
+    "Outcomes are pass where the whole interval is as asked, fail where none of it is, else undecided."
+)
+OUTCOME = Column("Outcome", "outcome", numeric=False, bad=frozenset({"fail"}), good=frozenset({"pass"}))
 KINDS: Mapping[str, str] = {
     **{"gauss": "normal", "t3": "heavy tails t3", "t2": "heavy tails t2", "out5": "single slow nights"},
     **{"weekly3": "weeks", "month": "months", "ar0.7": "autocorrelation 0.7", "ar0.95": "autocorrelation 0.95"},
@@ -68,15 +71,20 @@ class Row(Record):
     """Losses, by name, such as "5 % at once, by night 60"."""
 
     @property
-    def worst(self) -> Outcome:
-        return min((self.outcome, *(one.outcome for one in self.found.values())), key=WORST.index)
+    def kind(self) -> str:
+        return text.clean(KINDS.get(self.noise, self.noise), 60)
 
     @property
-    def title(self) -> str:
+    def beside(self) -> str:
+        """Return in words how its nights differ from others with its noise."""
         drift = f"with a drift of {100 * self.drift:g} % a month" if self.drift else ""
         canary = "with a canary" if self.canary else ""
         jobs = f"with {self.jobs} jobs a night" if self.jobs > 1 else ""
-        return " ".join(filter(None, (text.clean(KINDS.get(self.noise, self.noise), 60), drift, canary, jobs)))
+        return " ".join(filter(None, (drift, canary, jobs)))
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.beside}".strip()
 
 
 class Proof(Record):
@@ -97,27 +105,29 @@ def proof(file: Path = FILE) -> Proof | None:
 
 def words(of: Proof) -> list[str]:
     """Say which noises are covered, which losses are found in time, and what a site should do where they aren't."""
-    parts = defaultdict[tuple[bool, bool, str], list[str]](list)
+    quiet = defaultdict[tuple[bool, float], dict[str, list[str]]](lambda: defaultdict(list))
+    losses = defaultdict[str, list[str]](list)
     for row in of.rows:
-        asked = "1 episode" if row.asked == 1 else f"{row.asked:g} episodes"
-        sure = "Covered, by at most" if row.outcome == "pass" else "Not covered, as there may be more than"
-        key = (False, row.outcome != "pass", f"{sure} {asked} a year")
-        parts[key].append(_item(row, f"up to {row.episodes_a_year:.2f}", row.outcome))
+        outcome = "" if row.outcome == "pass" else f", {row.outcome}"
+        figures = f"{row.beside} up to {row.episodes_a_year:.2f}{outcome}".strip()
+        quiet[row.outcome != "pass", row.asked][row.kind].append(figures)
         for name, loss in row.found.items():
-            if not loss.asked:
-                continue
-            sure = "is found" if loss.outcome == "pass" else "is not sure to be found"
-            key = (
-                True,
-                loss.outcome != "pass",
-                f"A loss of {name}, {sure} in {text.percent(loss.asked)} of cases or more",
-            )
-            parts[key].append(_item(row, text.percent(loss.share), loss.outcome))
-    return [*(f"{head}: {'; '.join(items)}." for (*_, head), items in sorted(parts.items())), *_advice(of.rows)]
+            outcome = "" if loss.outcome == "pass" else f"; asked {_share(loss.asked)}, {loss.outcome}"
+            losses[name].append(f"{_share(loss.share)} ({row.title}{outcome})")
+    said = []
+    for (is_missed, asked), kinds in sorted(quiet.items()):
+        sure = "Not covered, as there may be more than" if is_missed else "Covered, by at most"
+        most = "1 episode" if asked == 1 else f"{asked:g} episodes"
+        each = "; ".join(f"{kind} ({', '.join(figures)})" for kind, figures in kinds.items())
+        said.append(f"{sure} {most} a year: {each}.")
+    said += [
+        f"A loss of {name}, is found in these shares of cases: {', '.join(each)}." for name, each in losses.items()
+    ]
+    return [*said, *_advice(of.rows)]
 
 
-def _item(row: Row, figures: str, outcome: Outcome) -> str:
-    return f"{row.title} ({figures}{'' if outcome == 'pass' else f', {outcome}'})"
+def _share(of: float) -> str:
+    return f"{100 * of:.0f} %"
 
 
 def _advice(rows: Sequence[Row]) -> Iterable[str]:
@@ -130,11 +140,11 @@ def _advice(rows: Sequence[Row]) -> Iterable[str]:
     missed = [(one.share, name, row.title) for row in rows for name, one in row.found.items() if one.outcome != "pass"]
     if missed:
         share, name, title = min(missed)
-        why = f"in it the machine cancels, and {name}, is found here in {text.percent(share)} of cases ({title})"
+        why = f"in it the machine cancels, and {name}, is found here in {_share(share)} of cases ({title})"
         yield f"Run a paired night after an update, `ci/nightly --against COMMIT`: {why}."
     one = {(row.noise, name): loss.share for row in rows if row.jobs == 1 for name, loss in row.found.items()}
     more = [
-        f"of {name}, with {row.jobs} jobs in {text.percent(loss.share)} of cases, with one in {text.percent(than)}"
+        f"of {name}, with {row.jobs} jobs in {_share(loss.share)} of cases, with one in {_share(than)}"
         for row in rows
         for name, loss in row.found.items()
         if row.jobs > 1 and (than := one.get((row.noise, name), loss.share)) < loss.share
@@ -144,22 +154,19 @@ def _advice(rows: Sequence[Row]) -> Iterable[str]:
         yield f"Run more jobs a night (`--jobs`) where jobs of one night differ: here a loss is found, {found}."
 
 
-def table(of: Proof) -> Table:
-    """List the noises, the losses that were looked for in columns of their own."""
-    losses = dict.fromkeys(name for row in of.rows for name in row.found)
-    rows = [
-        row.model_dump(exclude={"found"})
-        | {"noise": row.title, "outcome": row.worst}
-        | {name: one.share for name, one in row.found.items()}
-        for row in of.rows
+def tables(of: Proof) -> tuple[Table, Table]:
+    """List the episodes of nights without a change, and the losses that were looked for."""
+    quiet = [row.model_dump(exclude={"noise", "found"}) | {"noise": row.title} for row in of.rows]
+    losses = [
+        loss.model_dump() | {"noise": row.title, "loss": name} for row in of.rows for name, loss in row.found.items()
     ]
-    columns = columns_of(
-        Column("Noise", "noise", numeric=False),
-        "jobs",
-        Column("Years", "years", "{:g}".format),
-        Column("Episodes a year, at most", "episodes_a_year", "{:.2f}".format),
-        Column("Asked", "asked", "{:g}".format),
-        Column("Outcome", "outcome", numeric=False, bad=frozenset({"fail"}), good=frozenset({"pass"})),
-        *(Column(f"Found: {text.clean(name, 60)}", name, text.percent, missing="not tried") for name in losses),
+    noise = Column("Noise", "noise", numeric=False)
+    most = Column("Episodes a year, at most", "episodes_a_year", "{:.2f}".format)
+    years, asked = Column("Years", "years", "{:g}".format), Column("Asked", "asked", "{:g}".format)
+    quiet_columns = columns_of(noise, years, most, asked, OUTCOME)
+    lost, found = Column("Loss", "loss", numeric=False), Column("Found", "share", text.percent)
+    loss_columns = columns_of(noise, lost, found, Column("Asked", "asked", text.percent), OUTCOME)
+    return (
+        Table("Episodes without a change", quiet_columns, pd.DataFrame(quiet, dtype=object), "proof", QUIET_NOTE),
+        Table("Losses found", loss_columns, pd.DataFrame(losses, dtype=object), "losses", LOSS_NOTE),
     )
-    return Table("Proof", columns, pd.DataFrame(rows, dtype=object), "proof", NOTE)
