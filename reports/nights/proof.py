@@ -152,6 +152,7 @@ def _advice(rows: Sequence[Row]) -> Iterable[str]:
     if more:
         found = "; ".join(more)
         yield f"Run more jobs a night (`--jobs`) where jobs of one night differ: here a loss is found, {found}."
+    yield "Leave out slow nodes, as what comes and goes is often theirs: `ci/nightly --exclude-slow`, on Slurm."
 
 
 def tables(of: Proof) -> tuple[Table, Table]:

@@ -67,7 +67,7 @@ def test_every_row_and_every_loss_has_its_outcome(tmp_path: Path) -> None:
 
 
 def test_the_words_say_what_is_covered_and_what_is_missed_in_the_figures_of_the_file(tmp_path: Path) -> None:
-    covered, fail, undecided, step, creep, canary, paired, jobs = proof.words(read(tmp_path, ROWS))
+    covered, fail, undecided, step, creep, canary, paired, jobs, nodes = proof.words(read(tmp_path, ROWS))
     assert in_order(
         covered, "1 episode", "normal", "0.15", "0.25 %", "0.40", "weeks", "0.21", "walks", "canary", "0.33"
     )
@@ -78,6 +78,7 @@ def test_the_words_say_what_is_covered_and_what_is_missed_in_the_figures_of_the_
     assert in_order(canary, "canary", "walks", "0.33", "1.37")
     assert in_order(paired, "--against", STEP, "7 %", "weeks")
     assert in_order(jobs, "--jobs", STEP, "3 jobs", "64 %", "22 %")
+    assert "--exclude-slow" in nodes
 
 
 def test_where_all_is_found_no_paired_night_is_advised(tmp_path: Path) -> None:
