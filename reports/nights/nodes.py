@@ -13,7 +13,7 @@ nodes is as slow as its slowest one: the slowest node is found first, and the ne
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, repeat
+from itertools import groupby, pairwise
 from statistics import fmean, median
 from typing import Literal, TypeAlias
 
@@ -133,31 +133,28 @@ def nodes_of(job: NightJob) -> frozenset[str]:
     return frozenset(filter(None, job.state.get(NODES, "").split(", ")))
 
 
-def node_effects(
-    jobs: Iterable[NightJob], value: Value, looks: int = 1, parts: Iterable[int] = repeat(0)
-) -> tuple[NodeEffect, ...]:
-    """Estimate the effects of nodes by jobs in their order, the slowest first: of those that jobs enough tell of.
+def node_effects(parts: Iterable[Iterable[NightJob]], value: Value, looks: int = 1) -> tuple[NodeEffect, ...]:
+    """Estimate the effects of nodes, the slowest first: of those that jobs enough tell of.
 
-    looks: number of such samples that share the chance to be wrong. parts: a number of each job, which is compared with
-    jobs of the same number alone.
+    parts: jobs in their order, which are compared within each part alone. looks: number of such samples that share the
+    chance to be wrong.
     """
-    counted = [(*one, part) for job, part in zip(jobs, parts, strict=False) for one in _counted([job], value)]
-    strata = [(job.key, part) for job, _, part in counted]
-    return _effects(_sample([(job, bad) for job, bad, _ in counted], strata), looks) if counted else ()
+    told = [(*one, part) for part, jobs in enumerate(parts) for one in _counted(jobs, value)]
+    strata = [(job.key, part) for job, _, part in told]
+    return _effects(_sample([(job, bad) for job, bad, _ in told], strata), looks) if told else ()
 
 
-def slow_nodes(nights: Sequence[Night], windows: Sequence[int], changes: Sequence[int] = ()) -> list[NodeEffect]:
+def slow_nodes(nights: Sequence[Night], windows: Sequence[int], changes: Iterable[int] = ()) -> list[NodeEffect]:
     """Find the nodes that are slow over all figures, the slowest first. windows: LATELY or LONG. changes: positions of
     nights from which on the machine is slower or faster, whatever the nodes.
     """
-    parts = [sum(change <= at for change in changes) for at in range(len(nights))][-windows[-1] :]
-    nights = nights[-windows[-1] :]
-    figures = [(one.key, one.figure) for one in collect_figures(nights) if one.unit != MEMORY]
-    value, known = how_bad(figures, (job for night in nights for job in night.jobs)), dict[str, NodeEffect]()
+    lately, bounds = nights[-windows[-1] :], [0, *sorted(changes), len(nights)]
+    figures = [(one.key, one.figure) for one in collect_figures(lately) if one.unit != MEMORY]
+    value, known = how_bad(figures, (job for night in lately for job in night.jobs)), dict[str, NodeEffect]()
     for window in windows:
-        jobs = [job for night in nights[-window:] for job in night.jobs]
-        of_jobs = [part for night, part in zip(nights[-window:], parts[-window:], strict=True) for _ in night.jobs]
-        for each in node_effects(jobs, value, len(windows), of_jobs):
+        first = len(nights) - window
+        parts = [[job for night in nights[max(at, first) : end] for job in night.jobs] for at, end in pairwise(bounds)]
+        for each in node_effects(parts, value, looks=len(windows)):
             if each.is_slow or each.high < math.log1p(LEAST):
                 known.setdefault(each.node, each)
     return sorted((each for each in known.values() if each.is_slow), key=lambda each: -each.effect)

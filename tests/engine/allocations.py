@@ -1,4 +1,4 @@
-"""What one rank's training steps really allocate on a processor, by the profiler's record."""
+"""Bytes that one rank's training steps really allocate on a processor, by the profiler's record."""
 
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What a user of this checkout meets, to be compared before and after it is rebuilt.
+"""Surface that a user of this checkout meets, to be compared before and after it is rebuilt.
 
 Options of every command, tests that `reframe -l` lists of every suite on every system, pages with their sections and
 the heads of their tables, and columns of every CSV.

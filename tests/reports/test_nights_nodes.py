@@ -118,7 +118,7 @@ def test_without_a_slow_node_none_is_named(nodes: int) -> None:
     for seed in range(100):
         draw: Draw = lambda random, night: random.choice(NAMES, nodes, replace=False)  # noqa: E731
         nights = draw_nights(seed, draw=draw, jobs=1)
-        effects = node_effects([job for night in nights for job in night.jobs], value_of(nights))
+        effects = node_effects([[job for night in nights for job in night.jobs]], value_of(nights))
         assert len(effects) == len(NAMES)
         assert not slow_names(effects)
 
@@ -128,7 +128,7 @@ def test_a_node_is_not_slow_for_a_few_bad_jobs_however_bad() -> None:
     bad = [job(["x1200"], 0.5) for _ in range(7)]
     for place, each in enumerate(bad):
         jobs.insert(5 * place + 2, each)
-    effects = node_effects(jobs, how_bad([(key("A"), "figure")], jobs))
+    effects = node_effects([jobs], how_bad([(key("A"), "figure")], jobs))
     (named,) = [each for each in effects if each.node == "x1200"]
     assert named.low > 0
     assert not slow_names(effects)
@@ -142,7 +142,7 @@ def test_moods_that_last_for_nights_are_no_nodes_where_nodes_stay_for_nights_too
             mood = 0.95 * mood + random.normal(0, 0.01)
             node = random.choice(NAMES[:3]) if random.random() < 0.1 else node
             jobs.append(job([node], mood + random.normal(0, 0.003)))
-        effects = node_effects(jobs, value := how_bad([(key("A"), "figure")], jobs))
+        effects = node_effects([jobs], value := how_bad([(key("A"), "figure")], jobs))
         assert not slow_names(effects)
         for each in effects:
             on, off = (
@@ -183,10 +183,10 @@ def test_a_node_that_only_one_test_uses_is_not_blamed_for_what_got_slower_in_tha
 def test_nodes_of_too_few_jobs_are_not_tried() -> None:
     usual = [job([node], 0.001 * place, "A") for place, node in enumerate(4 * NAMES[:3])]
     rare = [job(["x1207"], 0.5), job(["x1200"], 0.0), job(["x1207"], 0.5)]
-    tried = node_effects(usual + rare, how_bad([(key("A"), "figure")], usual))
+    tried = node_effects([usual + rare], how_bad([(key("A"), "figure")], usual))
     assert {each.node for each in tried} == {*NAMES[:3]}
     once = [job(["x1207"], 0.5)] * 5  # one run of jobs, which may be the time's
-    tried = node_effects(usual + once, how_bad([(key("A"), "figure")], usual))
+    tried = node_effects([usual + once], how_bad([(key("A"), "figure")], usual))
     assert {each.node for each in tried} == {*NAMES[:3]}
 
 
