@@ -100,9 +100,11 @@ def start_fork_server(*modules: str) -> None:
 
     Its processes have one thread each, and are deaf to Ctrl-C, by which their parent ends.
     """
+    from multiprocessing import resource_tracker
     from multiprocessing.forkserver import ensure_running, set_forkserver_preload
 
     set_forkserver_preload(list(modules))
+    resource_tracker.ensure_running()  # by itself the server would start it, which unblocks SIGINT
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -9,6 +9,7 @@ import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -303,3 +304,20 @@ def test_an_interrupted_plan_ends_without_a_traceback_of_it_or_of_its_workers() 
         kill_group(plan)
     told = [line for line in error.splitlines() if "traced" not in line]
     assert (plan.returncode, told) == (128 + signal.SIGINT, [])
+
+
+def test_worker_processes_are_deaf_to_an_interrupt_that_their_parent_gets() -> None:
+    code = """
+        import signal
+        from engine.processes import start_fork_server, worker_processes
+
+        start_fork_server()
+        with worker_processes(1) as executor:
+            print(signal.SIGINT in executor.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result())
+        print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    """
+    words = [sys.executable, "-c", dedent(code)]
+    told = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, check=True, capture_output=True
+    )
+    assert told.stdout.split() == [b"True", b"False"]
