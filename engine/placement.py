@@ -10,8 +10,7 @@ from itertools import accumulate, product
 from math import prod
 from typing import TYPE_CHECKING
 
-from engine.errors import UsageError
-from engine.grid import HOLDING, SHARDING, SPLITTING_FEATURES, Axis, Coords, Grid
+from engine.grid import HOLDING, INNER, SHARDING, SPLITTING_FEATURES, Axis, Coords, Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 # input of the next without movement (axonn-sc24 V-A).
 NORMAL = SPLITTING_FEATURES
 TRANSPOSED = (NORMAL[1], NORMAL[0])
+ALIGNED = 16
+"""Elements of which a shard that ends in zeros has a multiple, as vector units and collectives like them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class Placement:
     split: tuple[Axis | None, ...]
     """axis that splits each dim, or None"""
     sharded: bool
-    """whether a rank's tile, flattened, is sharded (weights of matmuls and token tables); else ranks along that axis
-    replicate it
+    """whether a rank's tile, flattened, is cut into shards of equal size, the last of which end in zeros where that
+    doesn't divide it (weights of matmuls and token tables); else ranks along that axis replicate it
     """
     init: Initial
     parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -83,6 +84,10 @@ class Placement:
     """whether a rank stores its tile of a matrix column by column, not row by row"""
     sliced: Mapping[int, Axis] = field(default_factory=dict)
     """axis whose slices of a dim are the parts of it, so that another axis splits within each of them"""
+    units: int | None = None
+    """number of equal units of each part that the axis INNER splits, such as heads, none of which is cut; else its
+    elements are such units
+    """
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.shape):
@@ -92,30 +97,15 @@ class Placement:
                 raise ValueError(f"The parts {sizes} of {self.name} don't make up dim {dim} of size {self.shape[dim]}.")
 
     def tile_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Return the shape of a rank's tile. Raises UsageError unless the grid divides every part of every dim."""
-        for dim, axis in enumerate(self.split):
-            axes = [one for one in (axis, self.sliced.get(dim)) if one is not None]
-            ranks = prod(grid[one] for one in axes)
-            for size in self.parts.get(dim, (self.shape[dim],)):
-                if size % ranks:
-                    over = " within ".join(f"{one}={grid[one]}" for one in axes)
-                    raise UsageError(
-                        f"Grid {grid} splits dim {dim} of {self.name} over {over}, but {size} is not a multiple of "
-                        f"{ranks}."
-                    )
-        return tuple(size // (grid[axis] if axis else 1) for size, axis in zip(self.shape, self.split, strict=True))
+        """Return the shape of a rank's tile, with the zeros that end it where the grid doesn't divide a part."""
+        return tuple(sum(self._shares(dim, grid)) for dim in range(len(self.shape)))
 
     def local_numel(self, grid: Grid) -> int:
-        """Count the elements that one rank stores. Raises UsageError unless the grid divides what it splits."""
+        """Count the elements that one rank stores, with the zeros that end a tile's parts and its shards."""
         tile = prod(self.tile_shape(grid))
         if not self.sharded:
             return tile
-        if tile % grid.shards:
-            raise UsageError(
-                f"Grid {grid} shards {self.name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is not a "
-                f"multiple of {grid.shards}."
-            )
-        return tile // grid.shards
+        return _round_up(tile, grid.shards * (ALIGNED if tile % grid.shards else 1)) // grid.shards
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -135,11 +125,12 @@ class Placement:
         """
         tile, local = self.tile_shape(grid), self.local_numel(grid)
         low = coords[SHARDING] * local if self.sharded else 0
+        high = min(low + local, prod(tile))
         order = -1 if self.column_major else 1
         stored = tile[::order]
         strides = tuple(prod(stored[dim + 1 :]) for dim in range(len(tile)))[::order]
         found: list[Rectangle] = []
-        for first, sizes in ((first[::order], sizes[::order]) for first, sizes in _boxes(stored, low, low + local)):
+        for first, sizes in ((first[::order], sizes[::order]) for first, sizes in _boxes(stored, low, high)):
             dims = [self._runs(dim, grid, coords, first[dim], sizes[dim]) for dim in range(len(tile))]
             for cut in product(*dims):
                 at = sum(run.local * stride for run, stride in zip(cut, strides, strict=True))
@@ -153,6 +144,14 @@ class Placement:
             return (self.shape[dim] // slices,) * slices
         return self.parts.get(dim, (self.shape[dim],))
 
+    def _shares(self, dim: int, grid: Grid) -> tuple[int, ...]:
+        """Return the size of each part of a dim in a rank's tile."""
+        axis, parts = self.split[dim], self._parts(dim, grid)
+        if axis is None or grid[axis] == 1:
+            return parts
+        units = self.units if axis is INNER else None
+        return tuple(_round_up(units or size, grid[axis]) // grid[axis] * (size // (units or size)) for size in parts)
+
     def _runs(self, dim: int, grid: Grid, coords: Coords, first: int, count: int) -> list["_Run"]:
         """Find where the tile's elements first .. first + count - 1 along a dim stand in the serial tensor."""
         axis, parts = self.split[dim], self._parts(dim, grid)
@@ -160,12 +159,17 @@ class Placement:
         if ranks == 1:
             return [_Run(first, first, count)]
         found: list[_Run] = []
-        for size, end in zip(parts, accumulate(parts), strict=True):
-            share, begin = size // ranks, (end - size) // ranks
-            low, high = max(first, begin), min(first + count, begin + share)
+        shares = self._shares(dim, grid)
+        for size, end, share, there in zip(parts, accumulate(parts), shares, accumulate(shares), strict=True):
+            begin, before = there - share, coord * share
+            low, high = max(first, begin), min(first + count, there, begin + size - before)
             if low < high:
-                found.append(_Run(low, end - size + coord * share + low - begin, high - low))
+                found.append(_Run(low, end - size + before + low - begin, high - low))
         return found
+
+
+def _round_up(number: int, to: int) -> int:
+    return -(-number // to) * to
 
 
 @dataclass(frozen=True, slots=True)

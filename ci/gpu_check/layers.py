@@ -211,7 +211,7 @@ def rms_norm(bench: Bench) -> Iterator[Compared]:
 def cross_entropy(bench: Bench) -> Iterator[Compared]:
     """Logits far apart, so that a softmax has large and small values; in four chunks, as those of a large network."""
     logits_MV, targets_M, one = 4 * bench.drawn(ROWS, TOKENS), bench.tokens(ROWS), torch.tensor(1.0)
-    loss, targets = CrossEntropy(bench.comm), targets_M.to(bench.device)
+    loss, targets = CrossEntropy(bench.comm, TOKENS), targets_M.to(bench.device)
     with patch.dict(CHUNK_BYTES, {bench.device.type: ROWS * TOKENS}):
         ours = _taken(lambda x: loss(x.clone(), targets, ROWS), one, [bench.input(logits_MV)])
     plain: Callable[[Tensor], Tensor] = lambda x: F.cross_entropy(at_least_fp32(x), targets_M.to(x.device))  # noqa: E731

@@ -132,7 +132,9 @@ class PatchesOnGrid(Linear):
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
         cut_BNK = patches(pixels_BCHW, self.side)
         assert self.in_axis is not None
-        own = cut_BNK.chunk(self.in_ranks, dim=2)[self.comm.coords[self.in_axis]]
+        width = self.sharded.tile_shape[1]
+        own = cut_BNK[..., self.comm.coords[self.in_axis] * width :][..., :width]
+        own = F.pad(own, (0, width - own.shape[2]))
         return super().forward(own.to(self.schedule.compute_dtype).contiguous())
 
 

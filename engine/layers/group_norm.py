@@ -40,8 +40,14 @@ def channel_counts(placement: Placement, grid: Grid, groups: int) -> list[Counte
             f"{placement.name} has {channels} channels, which can't be {groups} groups of equal size: choose a number "
             f"of groups among {listed_divisors(channels)}."
         )
+    ranks = grid[axis] if axis else 1
+    if uneven := [part for part in placement.parts.get(0, (channels,)) if part % ranks]:
+        raise UsageError(
+            f"Grid {grid} splits the channels of {placement.name} over {axis}={ranks}, but {uneven[0]} is not a "
+            f"multiple of {ranks}: {axis} may be one of {listed_divisors(uneven[0])}."
+        )
     found: list[Counter[int]] = []
-    for place in range(grid[axis] if axis else 1):
+    for place in range(ranks):
         found.append(Counter())
         for rectangle in placement.rectangles(grid, Coords(**({axis.value: place} if axis else {}))):
             (first,), (count,) = rectangle.offsets, rectangle.sizes

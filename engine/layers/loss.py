@@ -48,12 +48,15 @@ class _SplitCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm, ignores: bool
+        ctx: Any, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm, columns: int, ignores: bool
     ) -> Tensor:
+        first = comm.coords.x * logits_MV.shape[1]
+        if (own := max(0, columns - first)) < logits_MV.shape[1]:
+            logits_MV[:, own:].fill_(_lowest(logits_MV))
         if ignores:
             targets_M = _certain(logits_MV, targets_M, first=comm.coords.x == 0)
         highest_M1 = comm.run(Kind.MAX_REDUCE, Axis.X, at_least_fp32(logits_MV.amax(dim=1, keepdim=True)))
-        columns_M1 = targets_M.unsqueeze(1) - comm.coords.x * logits_MV.shape[1]
+        columns_M1 = targets_M.unsqueeze(1) - first
         held_M1 = (columns_M1 >= 0) & (columns_M1 < logits_MV.shape[1])
         columns_M1 = columns_M1.where(held_M1, 0)
         parts = [of_split_rows(logits_MV[rows], columns_M1[rows], highest_M1[rows]) for rows in _chunks(logits_MV)]
@@ -64,13 +67,13 @@ class _SplitCrossEntropy(torch.autograd.Function):
         return (sums_2M1[0].log() - sums_2M1[1]).sum() / divisor
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         logits_MV, highest_M1, sums_M1, columns_M1, held_M1 = ctx.saved_tensors
         scale = (dloss / ctx.divisor).to(sums_M1.dtype)  # a count of the batch is in float64
         by_sum_M1, at_target_M1 = scale / sums_M1, -scale * held_M1
         for rows in _chunks(logits_MV):
             to_gradient(logits_MV[rows], highest_M1[rows], by_sum_M1[rows], columns_M1[rows], at_target_M1[rows])
-        return logits_MV, None, None, None, None
+        return logits_MV, None, None, None, None, None
 
 
 def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tensor | None) -> Tensor:
@@ -138,12 +141,12 @@ to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
 class SerialCrossEntropy(nn.Module):
     """Map of logits [M, V] and targets [M] to the sum of the rows' losses in nats, divided: a scalar.
 
-    ignores: whether there may be rows that don't count, whose target is -100.
+    columns: V. ignores: whether there may be rows that don't count, whose target is -100.
     """
 
-    def __init__(self, *, ignores: bool = False) -> None:
+    def __init__(self, columns: int, *, ignores: bool = False) -> None:
         super().__init__()
-        self.ignores = ignores
+        self.columns, self.ignores = columns, ignores
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
@@ -153,11 +156,12 @@ class CrossEntropy(nn.Module):
     """Sum of the rows' losses in nats, divided, of logits [M, V / Gx] and targets [M]: a scalar, the same on all x.
 
     In float32 at least. Logits of which a gradient is wanted are lost: at once where x is 1, else in the backward.
+    Those behind V, where x doesn't divide it, don't count, and are lost at once.
     """
 
-    def __init__(self, comm: Comm, *, ignores: bool = False) -> None:
+    def __init__(self, comm: Comm, columns: int, *, ignores: bool = False) -> None:
         super().__init__()
-        self.comm, self.ignores = comm, ignores
+        self.comm, self.columns, self.ignores = comm, columns, ignores
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """Sum the losses; differentiable once. A gradient divided here is rounded once, and on CPUs needs no further
@@ -168,7 +172,7 @@ class CrossEntropy(nn.Module):
             logits_MV = logits_MV.clone()
         if self.comm.grid.x == 1:
             return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate, self.ignores)
-        return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm, self.ignores)
+        return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm, self.columns, self.ignores)
 
 
 def _certain(logits_MV: Tensor, targets_M: Tensor, *, first: bool) -> Tensor:
@@ -178,10 +182,15 @@ def _certain(logits_MV: Tensor, targets_M: Tensor, *, first: bool) -> Tensor:
     Only within a function of autograd, whose own view of logits that change before it costs as much memory again.
     """
     ignored_M1 = (targets_M < 0).unsqueeze(1)
-    logits_MV.masked_fill_(ignored_M1, torch.finfo(logits_MV.dtype).min / 2)  # no infinity, as that times 0 is NaN
+    logits_MV.masked_fill_(ignored_M1, _lowest(logits_MV))
     if first:
         logits_MV[:, :1].masked_fill_(ignored_M1, 0)
     return targets_M.clamp(min=0)
+
+
+def _lowest(logits_MV: Tensor) -> float:
+    """Return a logit of which the exponential is 0; no infinity, as that times 0 is NaN."""
+    return torch.finfo(logits_MV.dtype).min / 2
 
 
 def _chunks(logits_MV: Tensor) -> Iterator[slice]:

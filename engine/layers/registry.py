@@ -117,7 +117,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.Dropout: _dropout,
     Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[STREAM]),
     PixelDropout: lambda serial, local: PixelDropout(serial.p, serial.site, part=local.comm.coords[INNER]),
-    SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, ignores=serial.ignores),
+    SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, serial.columns, ignores=serial.ignores),
     Rotate: lambda _, __: FusedRotate(),
     SwiGLU: lambda _, __: FusedSwiGLU(),
     GELU: lambda serial, _: FusedGELU(serial.approximate),

@@ -8,13 +8,12 @@ family.
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
-from math import gcd, prod
+from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.errors import UsageError, listed_divisors
-from engine.grid import INNER, SHARDING, STREAM, Axis, Grid
+from engine.grid import INNER, STREAM, Axis, Grid
 from engine.models.network import Carried, Network
-from engine.models.operations import VOCABULARY
 from engine.models.tasks import Task
 from engine.placement import Placement
 
@@ -168,16 +167,14 @@ def check_positions(sequence: int, positions: int | None) -> None:
 
 def _check_splits(model: Architecture, grid: Grid) -> None:
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
-    divided = dict(network.divided_by_inner)
-    shared = gcd(*divided.values())
-    vocabulary = divided.pop(VOCABULARY, 0)
-    _check_axis(grid, INNER, divided, shared)
-    if vocabulary % inner:
-        raise UsageError(
-            f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {vocabulary} is not a multiple of "
-            f"{inner}: use a vocabulary of {-(-vocabulary // inner) * inner}, or {INNER} one of "
-            f"{listed_divisors(shared)}."
-        )
+    _check_axis(grid, INNER, network.divided_by_inner, gcd(*network.divided_by_inner.values()))
+    for what, numbers in network.shared_by_inner.items():
+        for number in numbers:
+            if not leaves_none_out(number, inner):
+                raise UsageError(
+                    f"Grid {grid} shares {number} {what} among {INNER}={inner} ranks, but the last ones would have "
+                    f"none: {_list_sizes(INNER, number)}."
+                )
     _check_axis(grid, STREAM, network.divided_by_stream, None)
     both = network.divided_by_both
     if both % (inner * stream):
@@ -185,14 +182,6 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
             f"Grid {grid} splits the channels over {INNER}={inner} within {STREAM}={stream}, but {both} is not a "
             f"multiple of {inner * stream}: {INNER} times {STREAM} may be one of {listed_divisors(both)}."
         )
-    tiles = {placement.name: prod(placement.tile_shape(grid)) for placement in network.kinds if placement.sharded}
-    for name, tile in tiles.items():
-        if tile % grid.shards:
-            raise UsageError(
-                f"Grid {grid} shards {name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is not a "
-                f"multiple of {grid.shards}: with this {INNER} and {STREAM}, "
-                f"{_list_sizes(SHARDING, gcd(*tiles.values()))}."
-            )
 
 
 def _check_axis(grid: Grid, axis: Axis, divided: Mapping[str, int], shared: int | None) -> None:
@@ -207,6 +196,13 @@ def _check_axis(grid: Grid, axis: Axis, divided: Mapping[str, int], shared: int 
                 f"Grid {grid} splits the {what} over {axis}={grid[axis]}, but {counted} not a multiple of "
                 f"{grid[axis]}: {_list_sizes(axis, number if shared is None else shared)}."
             )
+
+
+def leaves_none_out(number: int, ranks: int) -> bool:
+    """Return whether each of so many ranks has one or more of a number of things of which all but the last ones have
+    as many.
+    """
+    return -(-number // ranks) * (ranks - 1) < number
 
 
 def _list_sizes(axis: Axis, number: int) -> str:

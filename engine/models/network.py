@@ -131,7 +131,7 @@ class Network:
         kinds: dict[tuple[object, ...], Placement] = {}
         for placed in (placed for section in self.sections for placed in section.placements()):
             parts, sliced = tuple(placed.parts.items()), tuple(placed.sliced.items())
-            kinds.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced), placed)
+            kinds.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced, placed.units), placed)
         return tuple(kinds.values())
 
     @property
@@ -181,8 +181,20 @@ class Network:
     @cached_property
     def divided_by_inner(self) -> Mapping[str, int]:
         """Numbers that the axis INNER has to divide, by name: of several the largest common divisor."""
-        operations = (operation for section in self.sections for operation in section.operations)
-        return _common_divisors(item for operation in operations for item in operation.divided_by_inner.items())
+        return _common_divisors(item for operation in self._operations for item in operation.divided_by_inner.items())
+
+    @cached_property
+    def shared_by_inner(self) -> Mapping[str, tuple[int, ...]]:
+        """Numbers of which each rank of the axis INNER has to have one or more, by name."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for operation in self._operations:
+            for name, number in operation.shared_by_inner.items():
+                found[name].add(number)
+        return {name: tuple(sorted(numbers)) for name, numbers in found.items()}
+
+    @property
+    def _operations(self) -> Iterator[Operation]:
+        return (operation for section in self.sections for operation in section.operations)
 
     @cached_property
     def divided_by_stream(self) -> Mapping[str, int]:

@@ -18,7 +18,6 @@ from engine.placement import NORMAL, Constant, Gaussian, Initial, Placement
 INITIAL_STD = 0.02
 """Standard deviation of GPT-2's initial values. Its biases start at 0, its norms at 1."""
 SMALL, ZERO = Gaussian(INITIAL_STD), Constant(0.0)
-VOCABULARY = "vocabulary"
 
 
 class Kept(NamedTuple):
@@ -69,6 +68,13 @@ class Operation:
         """Numbers that the axis INNER has to divide, by their names."""
         return {}
 
+    @property
+    def shared_by_inner(self) -> Mapping[str, int]:
+        """Numbers of which each rank of the axis INNER has to have one or more, likewise. Where it doesn't divide them
+        the last ranks have fewer.
+        """
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class Table(Operation):
@@ -86,10 +92,6 @@ class Table(Operation):
         shape = (self.rows, self.features)
         yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, self.init)
 
-    @property
-    def divided_by_inner(self) -> Mapping[str, int]:
-        return {VOCABULARY: self.rows} if self.sharded else {}
-
 
 @dataclass(frozen=True, slots=True)
 class Linear(Operation):
@@ -105,10 +107,10 @@ class Linear(Operation):
     bias: bool = False
     init: Initial = SMALL
     bias_init: Initial = ZERO
+    units: int | None = None
+    """Heads, none of which is cut, that are its features on the side that INNER splits."""
     tied: str | None = None
     """Table whose weight it has."""
-    outputs: str | None = None
-    """Name of its n where they are the network's outputs."""
     reads_data: bool = False
     """Whether its input is data, of which no gradient is made."""
     tokens: int | None = None
@@ -116,9 +118,10 @@ class Linear(Operation):
     def placements(self, prefix: str) -> Iterator[Placement]:
         name, parts = f"{prefix}{self.name}", {0: self.parts} if self.parts else {}
         if self.tied is None:
-            yield Placement(f"{name}.weight", (self.n, self.k), self.split, True, self.init, parts)
+            yield self._weight(f"{name}.weight")
         if self.bias:
-            yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, self.bias_init, parts)
+            split = self.split[:1]
+            yield Placement(f"{name}.bias", (self.n,), split, False, self.bias_init, parts, units=self.units)
 
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k
@@ -126,6 +129,14 @@ class Linear(Operation):
     def input_tokens(self, output_tokens: int) -> int:
         """Count the tokens that it takes."""
         return output_tokens
+
+    def tile_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Return the shape of a rank's tile of its weight."""
+        return self._weight("").tile_shape(grid)
+
+    def _weight(self, name: str) -> Placement:
+        parts = {0: self.parts} if self.parts else {}
+        return Placement(name, (self.n, self.k), self.split, True, self.init, parts, units=self.units)
 
     def ranks(self, grid: Grid) -> tuple[int, int]:
         """Count the ranks that split n, and those that split k."""
@@ -136,16 +147,16 @@ class Linear(Operation):
     def kept(self) -> Kept:
         return Kept(over_stream=self.k) if self.split[1] is STREAM else Kept(over_inner=self.k)
 
-    @property
-    def divided_by_inner(self) -> Mapping[str, int]:
-        return {self.outputs: self.n} if self.outputs else {}
-
 
 @dataclass(frozen=True, slots=True)
 class Redistribute(Operation):
     """Features that x splits become features of the residual stream, which y splits."""
 
     features: int
+
+    @property
+    def divided_by_inner(self) -> Mapping[str, int]:
+        return {"hidden size": self.features}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +225,7 @@ class Attention(Operation):
         return Kept(over_inner=kept * self.head_size)
 
     @property
-    def divided_by_inner(self) -> Mapping[str, int]:
+    def shared_by_inner(self) -> Mapping[str, int]:
         return {"attention heads" if self.kv_heads == self.heads else "key and value heads": self.kv_heads}
 
 
@@ -231,5 +242,5 @@ class Activation(Operation):
         return Kept(over_inner={"gelu": 1, "swiglu": 3}[self.kind] * self.features)
 
     @property
-    def divided_by_inner(self) -> Mapping[str, int]:
+    def shared_by_inner(self) -> Mapping[str, int]:
         return {"feed-forward's features": self.features}

@@ -54,10 +54,15 @@ class Classifying:
     ignores = False
     """Whether targets below 0 don't count."""
 
+    @property
+    def classes(self) -> int:
+        """Logits of a token or an image."""
+        raise NotImplementedError
+
     def criterion(self) -> "nn.Module":
         from engine.layers.loss import SerialCrossEntropy  # loads torch
 
-        return SerialCrossEntropy(ignores=self.ignores)
+        return SerialCrossEntropy(self.classes, ignores=self.ignores)
 
     def valid(self, batch: "Mapping[str, Tensor]") -> "int | Tensor":
         return batch["targets"].numel()
@@ -73,6 +78,10 @@ class NextToken(Classifying):
     """Causal language modelling: each token from those before it. A batch has tokens and targets, each [B, S]."""
 
     data: Text
+
+    @property
+    def classes(self) -> int:
+        return self.data.vocabulary
 
     @property
     def row_bytes(self) -> int:
@@ -97,6 +106,10 @@ class MaskedToken(Classifying):
     data: Text
 
     ignores = True
+
+    @property
+    def classes(self) -> int:
+        return self.data.vocabulary
 
     @property
     def row_bytes(self) -> int:
@@ -143,6 +156,11 @@ class ImageClass(Classifying):
     """Classification of images. A batch has pixels, bytes [B, C, Y, X], and labels [B]."""
 
     data: Images
+
+    @property
+    def classes(self) -> int:
+        assert self.data.classes is not None
+        return self.data.classes
 
     @property
     def row_bytes(self) -> int:

@@ -183,7 +183,9 @@ class Reduction:
             if self._early:
                 self._hand_over_if_whole(gradient)
             return
-        contribution = gradient.elements.new_empty(prod(weight.tile_shape), dtype=dtype)
+        contribution = gradient.elements.new_empty(len(gradient.elements) * self._comm.grid.shards, dtype=dtype)
+        if (numel := prod(weight.tile_shape)) < len(contribution):
+            contribution[numel:].zero_()
         fill(weight.tile(contribution), add=False)
         flat = contribution.to(self._scattered)
         out = None

@@ -102,12 +102,14 @@ class ShardedWeight:
 
     placement: Placement
     shard: nn.Parameter
-    """1 / Gz of the flat tile's elements, in the master dtype; a tied weight is one object in two layers"""
+    """1 / Gz of the flat tile's elements, in the master dtype, rounded up; a tied weight is one object in two layers"""
     tile_shape: tuple[int, ...]
     """(n, k), however it is stored; of a convolution (n, k, height, width)"""
 
     def tile(self, elements: Tensor) -> Tensor:
-        """View a tile's flat elements in its shape, as they are stored."""
+        """View a tile's flat elements, before zeros that end its last shards, in its shape, as they are stored."""
+        if (numel := prod(self.tile_shape)) < len(elements):
+            elements = elements[:numel]
         if self.placement.column_major:
             return elements.view(self.tile_shape[::-1]).t()
         return elements.view(self.tile_shape)

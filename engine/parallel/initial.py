@@ -31,7 +31,7 @@ LARGEST = 5.42
 
 def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device: torch.device | str = "cpu") -> Tensor:
     """Draw the elements of a parameter that a rank stores: float32 [local_numel]; on the meta device draw nothing."""
-    local = torch.empty(placement.local_numel(grid), dtype=torch.float32, device=device)
+    local = torch.zeros(placement.local_numel(grid), dtype=torch.float32, device=device)
     if not local.is_meta:
         for rectangle in placement.rectangles(grid, coords):
             fill(rectangle.view(local), placement, rectangle.offsets, seed)

@@ -38,7 +38,7 @@ class _Whole(torch.autograd.Function):
 def whole_output(output: Tensor, criterion: nn.Module, comm: Comm) -> Tensor:
     """Gather a network's output over the axis that splits it: that of logits. criterion: the network's own."""
     if isinstance(criterion, CrossEntropy) and comm.grid[INNER] > 1:
-        return _Whole.apply(output, comm)
+        return _Whole.apply(output, comm)[..., : criterion.columns]
     return output
 
 

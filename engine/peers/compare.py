@@ -21,7 +21,7 @@ from engine.grid import Grid
 from engine.output import columns
 from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
-from engine.peers.layout import PeerLayout, unsharded
+from engine.peers.layout import PeerLayout, check_split
 from engine.peers.memory import Room, SideBytes, choose_apart, room_here, side_bytes
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit, environment_lack
@@ -128,7 +128,7 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
     for comparison in comparisons:
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):
-            check_grid(case.model, unsharded(comparison.layout), case.peer_batch)
+            check_split(case.model, comparison.layout, case.peer_batch)
         elif comparison.layout is not None and comparison.supports(case.model):
             comparison.layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         check_grid(case.model, comparison.grid, case.batch)

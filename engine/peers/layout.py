@@ -10,7 +10,8 @@ from typing import Literal, get_args
 
 from engine.batch import Batch
 from engine.errors import UsageError, listed_divisors
-from engine.grid import REPLICATING, SHARDING, Grid
+from engine.footprint.fit import check_grid
+from engine.grid import INNER, Grid
 from engine.models.architecture import Architecture
 from engine.planning import grids
 
@@ -122,11 +123,10 @@ def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: i
     return [layout for layout in found if layout.size == ranks and accepted(layout.check, model, sequences)]
 
 
-def unsharded(grid: Grid) -> Grid:
-    """Return the grid that splits rows as often without sharding weights: a library that shards them pads what ranks
-    don't divide, so that such a peer's grid has to divide no more of a network than this one.
-    """
-    return grid.sized({SHARDING: 1, REPLICATING[0]: grid.batch_split})
+def check_split(model: Architecture, grid: Grid, batch: Batch) -> None:
+    """Raise UsageError if a peer can't train a network on a grid: its tensor parallelism has equal shares."""
+    check_grid(model, grid, batch)
+    Layout(tensor=grid[INNER]).check(model, batch.sequences)
 
 
 def accepted(check: Callable[..., object], *arguments: object) -> bool:

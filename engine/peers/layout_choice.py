@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.batch import Batch
-from engine.footprint.fit import check_grid
 from engine.grid import INNER, Axis, Grid
 from engine.peers.comparison import Case, Comparison
-from engine.peers.layout import Layout, PeerLayout, accepted, every, unsharded
+from engine.peers.layout import Layout, PeerLayout, accepted, check_split, every
 from engine.peers.memory import Room, host_bytes, peer
 from engine.planning.grids import divisors, factorisations
 
@@ -57,7 +56,7 @@ def layout_choices(
             for grid in factorisations(ranks)
             if _uses(comparison, grid)
             and grid[INNER] <= per_node
-            and accepted(check_grid, case.model, unsharded(grid), Batch(case.batch.sequences))
+            and accepted(check_split, case.model, grid, Batch(case.batch.sequences))
         ]
         ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))
         layouts, usual = grids, ordered

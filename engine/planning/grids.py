@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import ceil, gcd, isqrt, prod
 
 from engine.errors import UsageError, listed_divisors
@@ -45,15 +46,16 @@ class SearchSpace:
 
     @cached_property
     def planes(self) -> list[tuple[int, int]]:
-        """List every (x, y) that divides what they split, the smallest product first."""
+        """List every (x, y) that divides what they split but outputs, the smallest product first."""
         network = self.model.network()
-        xs = [x for x in divisors(gcd(*network.divided_by_inner.values())) if self._allows(Grid(x=x))]
+        even = gcd(*network.divided_by_inner.values(), *chain(*network.shared_by_inner.values()))
+        xs = [x for x in divisors(even) if self._allows(Grid(x=x))]
         ys = [y for y in divisors(gcd(*network.divided_by_stream.values())) if self._allows(Grid(y=y))]
         both = [(x, y) for x in xs for y in ys if min(x, y) == 1 or self._allows(Grid(x=x, y=y))]
         return sorted(both, key=lambda plane: (prod(plane), plane))
 
     def _allows(self, grid: Grid) -> bool:
-        """Say whether x, y and z divide all that they split."""
+        """Say whether x and y divide all that they split."""
         try:
             self.model.check(grid)
         except UsageError:
@@ -62,11 +64,6 @@ class SearchSpace:
 
     def _planes_in(self, ranks: int) -> list[tuple[int, int]]:
         return [(x, y) for x, y in self.planes if ranks % (x * y) == 0]
-
-    def shards(self, x: int, y: int) -> list[int]:
-        """List every z that divides the tiles of this plane, ascending."""
-        kinds = self.model.network().kinds
-        return divisors(gcd(*(prod(p.tile_shape(Grid(x, y))) for p in kinds if p.sharded)))
 
     def parts(self, ranks: int) -> set[int]:
         """Return the numbers one of which has to divide the batch, so that some grid of so many ranks can share it."""
@@ -117,7 +114,7 @@ class SearchSpace:
             rest = ranks // (x * y)
             if sequences % (rest * (self.micro or 1)):
                 continue
-            found += [grid for z in divisors(rest) if self._allows(grid := Grid(x, y, z, rest // z))]
+            found += [Grid(x, y, z, rest // z) for z in divisors(rest)]
         return found
 
     def _stages(self, ranks: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Plan a training on so many devices of a system: the best grids, as a document. No torch."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -149,15 +150,19 @@ def fewest(workload: Workload, space: SearchSpace, devices_per_node: int) -> Gri
     for x, y in space.planes:
         if best is not None and x * y >= best.size:
             break
-        for z in space.shards(x, y):
-            if z > most or (best is not None and x * y * z >= best.size):
+        shards = range(1, most + 1)
+        fitting = bisect_left(shards, x=True, key=partial(_fits, workload, x, y, smallest))
+        for z in shards[fitting:]:
+            if best is not None and x * y * z >= best.size:
                 break
-            if workload.needs(Grid(x, y, z), smallest).total > workload.usable:
-                continue
             wider = _whole_nodes(Grid(x, y, z), space, devices_per_node)
             if wider is not None and (best is None or wider.size < best.size):
                 best = wider
     return best
+
+
+def _fits(workload: Workload, x: int, y: int, micro: int, z: int) -> bool:
+    return workload.needs(Grid(x, y, z), micro).total <= workload.usable
 
 
 def _whole_nodes(grid: Grid, space: SearchSpace, devices_per_node: int) -> Grid | None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.comm.launch import Launch
+from engine.data.dataset import Text
 from engine.footprint.fit import parameters_per_rank
 from engine.grid import Grid
-from engine.models.operations import VOCABULARY
 from engine.reporter import Reporter, Status
 from engine.result import provenance
 from engine.result.schema import Diagnosis, Iteration, Model, Result, read, write
@@ -86,7 +86,7 @@ def recorded(training: Training, grid: Grid) -> Model:
         layers=model.layers,
         hidden=model.hidden,
         heads=model.heads,
-        vocabulary=model.network().divided_by_inner.get(VOCABULARY),
+        vocabulary=data.vocabulary if isinstance(data := model.task.data, Text) else None,
         sequence=model.sequence,
         parameters=model.parameters,
         parameters_per_rank=parameters_per_rank(training, grid),

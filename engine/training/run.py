@@ -167,9 +167,10 @@ def _attention(training: Training, grid: Grid, device: torch.device) -> str | No
     """Name the kernel that a rank's heads take; warn where it is none."""
     model, ranks = training.model, grid[INNER]
     section, of_block = next((section, op) for section in model.network().sections for op in section.of_kind(Attention))
+    kv_heads = -(-of_block.kv_heads // ranks)
     taken = attention.backend(
-        of_block.heads // ranks,
-        of_block.kv_heads // ranks,
+        kv_heads * of_block.heads // of_block.kv_heads,
+        kv_heads,
         of_block.head_size,
         section.tokens_of(of_block, model.sequence),
         Precision.parse(training.precision).compute,

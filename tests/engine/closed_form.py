@@ -8,6 +8,7 @@ more travel in fp32.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import ceil
 
 from engine.batch import Batch
 from engine.grid import Axis, Grid
@@ -16,6 +17,7 @@ from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.vit.config import ViTConfig
+from engine.placement import ALIGNED
 
 
 @dataclass
@@ -74,8 +76,9 @@ def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str
     statistics = "all_gather" if parts.norm_words == 2 else "all_reduce"
 
     def weight(numel: int, times: int = 1, gathers: int = 1) -> None:
-        volume.add("all_gather", "z", numel / (x * y * z), size=compute, times=times * gathers)
-        volume.add("reduce_scatter", "z", numel / (x * y), size=over_z, times=times)
+        part = numel // (x * y * z) if numel // (x * y) % z == 0 else ceil(numel / (x * y * z * ALIGNED)) * ALIGNED
+        volume.add("all_gather", "z", part, size=compute, times=times * gathers)
+        volume.add("reduce_scatter", "z", part * z, size=over_z, times=times)
 
     def norm(rows: int, forwards: int, backwards: int) -> None:
         volume.add(statistics, "y", parts.norm_words * rows, size=wide, times=forwards)

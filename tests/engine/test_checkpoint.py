@@ -93,6 +93,8 @@ def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
 
 UNET = {"model": ModelChoice(model="unet-tiny"), "batch": Batch(4, 1)}
 """Model whose weights have four dims."""
+UNEVEN = {"model": ModelChoice(layers=2, hidden=40, heads=5, vocab=97, seq=8), "batch": Batch(15)}
+"""Model of which few grids divide anything."""
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,10 @@ UNET = {"model": ModelChoice(model="unet-tiny"), "batch": Batch(4, 1)}
         (Grid(pipe=2, data=2, pipe_outermost=True), Grid(), {}),
         (SAVED_ON, Grid(3, 1, 1, 1), {"model": LLAMA}),
         (SAVED_ON, Grid(1, 2, 4, 1), {"model": LLAMA}),
+        (Grid(2, 1, 3, 1), Grid(1, 1, 5, 1), UNEVEN),
+        (Grid(1, 1, 5, 1), Grid(3, 2, 1, 1), UNEVEN),
     ],
-    ids=["u-net", "stages", "stages outside data", "llama-x", "llama-yz"],
+    ids=["u-net", "stages", "stages outside data", "llama-x", "llama-yz", "uneven", "uneven-back"],
 )
 def test_other_networks_and_stages_resume_on_another_grid(
     before: Grid, after: Grid, options: dict[str, Any], tmp_path: Path

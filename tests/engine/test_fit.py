@@ -12,7 +12,6 @@ from engine.footprint.memory import Footprint, usable
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
-from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import ALL
 from engine.pipeline.registry import PipelineOptions
 from engine.planning.equations import Costs
@@ -31,10 +30,8 @@ MODEL = GPTConfig("m", layers=2, hidden=96, heads=12, vocabulary=100, sequence=1
 @pytest.mark.parametrize(
     ("grid", "batch", "said"),
     [
-        (Grid(x=3), Batch(8), "vocabulary of 102, or x one of 1, 2, 4"),
-        (Grid(x=10), Batch(8), "12 heads are not a multiple of 10: x may be one of 1, 2, 4"),
+        (Grid(x=10), Batch(8), "12 attention heads among x=10 .*: x may be one of 1, 2, 3, 4, 6, 12"),
         (Grid(y=5), Batch(8), "96 is not a multiple of 5: y may be one of 1, 2, 3, 4, 6, 8, 12"),
-        (Grid(z=7), Batch(7), "shards tokens.weight over z=7"),
         (Grid(z=2, data=3), Batch(8), "into 6 parts.*8 sequences is not a multiple.*--batch-size 12"),
         (Grid(data=2), Batch(8, micro=3), "has 4 of the 8 sequences.*--micro-batch one of 1, 2, 4"),
         (Grid(), Batch(0), "--batch-size 1"),
@@ -48,8 +45,7 @@ def test_a_grid_that_does_not_divide_is_refused_with_what_would_fit(grid: Grid, 
 @pytest.mark.parametrize(
     ("grid", "said"),
     [
-        (Grid(x=16), "splits the key and value heads over x=16, but 8 heads .*: x may be one of 1, 2, 4, 8"),
-        (Grid(x=3), "8 heads are not a multiple of 3"),
+        (Grid(x=16), "8 key and value heads among x=16 .*: x may be one of 1, 2, 4, 8"),
         (Grid(y=3), "4096 is not a multiple of 3: y may be one of 1, 2, 4, 8"),
     ],
 )
@@ -59,17 +55,11 @@ def test_llamas_key_and_value_heads_bound_x(grid: Grid, said: str) -> None:
     check_grid(lookup("llama-3.1-8b"), Grid(x=8, y=2, z=4), Batch(48))
 
 
-def test_a_feed_forward_that_x_does_not_divide_is_refused() -> None:
-    llama = LlamaConfig("m", layers=1, hidden=96, heads=6, kv_heads=6, ffn=100, vocabulary=96, sequence=8)
-    with pytest.raises(UsageError, match=r"100 features\D+3: x\D+1, 2"):
-        check_grid(llama, Grid(x=3), Batch(8))
-
-
-def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:
+def test_published_numbers_need_not_be_divided() -> None:
     gpt2 = GPTConfig("gpt2", layers=12, hidden=768, heads=12, vocabulary=50257, sequence=1024)
-    check_grid(gpt2, Grid(z=2), Batch(2))
-    with pytest.raises(UsageError, match=r"50258, or x\D+1"):
-        check_grid(gpt2, Grid(x=2), Batch(2))
+    check_grid(gpt2, Grid(x=12, z=7), Batch(7))
+    check_grid(lookup("bert-large"), Grid(x=4, z=3), Batch(3))
+    check_grid(lookup("llama-3.1-8b"), Grid(x=3, z=6), Batch(6))
 
 
 def _trained(name: str, sequences: int, micro: int = 2) -> Training:
@@ -190,7 +180,7 @@ def test_no_chosen_grid_lays_a_plane_across_the_border_of_two_nodes(devices_per_
 
 def test_60b_on_6144_of_alps_takes_whole_nodes_for_the_three_that_its_batch_cannot_be_split_by() -> None:
     grid = choose_grid(_trained("gpt-60b", 8192), 6144, devices_per_node=4, device_memory=96e9)
-    assert grid == Grid(4, 3, 2, 256)
+    assert grid == Grid(12, 1, 2, 256)
 
 
 def test_where_only_grids_across_nodes_are_left_none_is_chosen() -> None:

@@ -120,9 +120,9 @@ def test_the_cross_entropy_is_pytorchs_even_if_logits_overflow_an_exponential(
     def split(comm: Comm) -> tuple[float, torch.Tensor]:
         own = _parts(logits, comm, comm.coords.x, ranks).clone().requires_grad_()
         with torch.no_grad():
-            CrossEntropy(comm)(own, targets)
+            CrossEntropy(comm, 8)(own, targets)
         assert torch.equal(own, _parts(logits, comm, comm.coords.x, ranks)), "where no gradient is wanted"
-        loss = CrossEntropy(comm)(own * 1, targets, 5.0)
+        loss = CrossEntropy(comm, 8)(own * 1, targets, 5.0)
         (loss / 7).backward()
         assert own.grad is not None
         return loss.item(), own.grad
@@ -143,7 +143,10 @@ def test_rows_that_are_ignored_have_no_loss_and_no_gradient(ranks: int) -> None:
     )
 
     def split(comm: Comm) -> tuple[float, float, torch.Tensor]:
-        own, criterion = _parts(logits, comm, comm.coords.x, ranks).requires_grad_(), CrossEntropy(comm, ignores=True)
+        own, criterion = (
+            _parts(logits, comm, comm.coords.x, ranks).requires_grad_(),
+            CrossEntropy(comm, 8, ignores=True),
+        )
         with torch.no_grad():
             evaluated = criterion(own, targets).item()
         loss = criterion(own * 1, targets)
@@ -159,13 +162,33 @@ def test_rows_that_are_ignored_have_no_loss_and_no_gradient(ranks: int) -> None:
     torch.testing.assert_close(torch.cat([g for *_, g in results], dim=1), whole.grad)
 
 
+@pytest.mark.parametrize("columns", [7, 6, 5])
+def test_logits_behind_the_last_column_have_no_part_in_the_loss(columns: int) -> None:
+    logits = torch.randn(6, 8, generator=torch.Generator().manual_seed(3))
+    targets = torch.tensor([0, 3, 4, 1, 2, -100])
+
+    def split(comm: Comm) -> tuple[float, torch.Tensor]:
+        own = _parts(logits, comm, comm.coords.x, 4).requires_grad_()
+        loss = CrossEntropy(comm, columns, ignores=True)(own * 1, targets)
+        loss.backward()
+        assert own.grad is not None
+        return loss.item(), own.grad
+
+    results = run_ranks(Grid(x=4), split)
+    whole = logits.clone().requires_grad_()
+    loss = F.cross_entropy(whole[:, :columns], targets, reduction="sum")
+    loss.backward()
+    assert [value for value, _ in results] == pytest.approx([loss.item()] * 4)
+    torch.testing.assert_close(torch.cat([g for _, g in results], dim=1), whole.grad)
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_small_loss_of_large_logits_keeps_its_digits(ranks: int) -> None:
     logits = torch.randn(6, 8, generator=torch.Generator().manual_seed(3)) + 1e3
     targets = torch.tensor([0, 3, 4, 7, 2, 5])
     logits[torch.arange(6), targets] += 9
     told = run_ranks(
-        Grid(x=ranks), lambda comm: CrossEntropy(comm)(_parts(logits, comm, comm.coords.x, ranks), targets).item()
+        Grid(x=ranks), lambda comm: CrossEntropy(comm, 8)(_parts(logits, comm, comm.coords.x, ranks), targets).item()
     )
     assert told == pytest.approx([F.cross_entropy(logits.double(), targets, reduction="sum").item()] * ranks, rel=2e-4)
 

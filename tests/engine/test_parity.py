@@ -57,6 +57,14 @@ ADAPTED = {
     "qwen3": replace(EVERYTHING, config=replace(LLAMA, qkv_bias=True, qk_norm=True, head_features=4)),
     "neox": replace(EVERYTHING, config=replace(SMALL, heads=12, rotary=2, parallel_residual=True, ffn=72, dropout=0.2)),
 }
+UNEVEN = {
+    "gpt": replace(SMALL, hidden=40, heads=5, ffn=70, vocabulary=97, tied=True, dropout=0.2),
+    "llama": replace(LLAMA, hidden=40, heads=10, kv_heads=5, ffn=34, vocabulary=97, qkv_bias=True, qk_norm=True),
+    "bert": replace(BERT, hidden=42, heads=7, ffn=70, vocabulary=97),
+    "vit": replace(VIT, hidden=40, heads=5, ffn=70, image=15, patch=5, classes=11),
+}
+"""Networks of which hardly any grid divides a number but the hidden size."""
+UNEVEN_GRIDS = [Grid(z=3), Grid(2, 1, 3, 1), Grid(z=5), Grid(3, 1, 1, 2), Grid(z=6), Grid(2, 2, 3, 1), Grid(z=7)]
 ALL_AXES = [Grid(2, 2, 2, 1), Grid(2, 1, 2, 2), Grid(1, 2, 2, 2), Grid(4, 2, 1, 1)]
 
 
@@ -100,6 +108,25 @@ def test_the_shapes_of_other_peoples_networks_train_like_the_serial_model(case: 
     assert worst_error(ours, serial(case)) < TOLERANCE
 
 
+def _on(grid: Grid, config: Architecture) -> Case:
+    """Make the case of a network whose batch the grid divides."""
+    return replace(EVERYTHING, config=config, sequences=2 * grid.batch_split)
+
+
+def _spread_over_uneven() -> Iterator[Any]:
+    """Yield every network on every grid: a quarter of them every time."""
+    for number, (name, config) in enumerate(UNEVEN.items()):
+        for place, grid in enumerate(UNEVEN_GRIDS):
+            often = () if (number + place) % 4 == 0 else pytest.mark.weekly
+            yield pytest.param(_on(grid, config), grid, marks=often, id=f"{name}-{grid_id(grid)}")
+
+
+@pytest.mark.parametrize(("case", "grid"), list(_spread_over_uneven()))
+def test_a_grid_that_divides_hardly_anything_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
+    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
+
+
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers as on a GPU with a compiler, which run the source of what is compiled."""
@@ -116,6 +143,15 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda c: c.config.name,
 )
 def test_what_gpus_compile_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
+    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("config", UNEVEN.values(), ids=UNEVEN.keys())
+def test_what_gpus_compile_trains_so_where_the_grid_divides_hardly_anything(config: Architecture) -> None:
+    grid = Grid(2, 2, 3, 1)
+    case = _on(grid, config)
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE
 

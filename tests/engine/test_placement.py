@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_ranks import factorisations
 
-from engine.errors import UsageError
 from engine.grid import Axis, Coords, Grid
 from engine.parallel.initial import initial
-from engine.placement import NORMAL, TRANSPOSED, Gaussian, Placement
+from engine.placement import NORMAL, TRANSPOSED, Constant, Gaussian, Placement
 
 GRIDS = [*factorisations(), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2), Grid(1, 1, 5, 1), Grid(2, 3, 5, 1)]
 PLACEMENTS = [
@@ -40,59 +39,60 @@ def test_initial_shards_are_parts_of_one_global_tensor(placement: Placement, gri
 
 @st.composite
 def placements_on_grids(draw: st.DrawFn) -> tuple[Placement, Grid]:
-    """Draw tensors of 0 to 4 dims, split over any axis or none, in parts of unequal size, on grids that divide them."""
-    grid = Grid(*(draw(st.integers(1, 3)) for _ in range(3)))
+    """Draw tensors of 0 to 4 dims, split over any axis or none, in parts of unequal size, on grids that may divide
+    them.
+    """
+    grid = Grid(draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 7)))
     free = draw(st.permutations([Axis.X, Axis.Y, None, None]))
     split = tuple(free[: draw(st.integers(0, 4))])
+    units = draw(st.sampled_from([None, 1, 3, 5]))
     parts = {
         dim: tuple(
-            number * (grid[axis] if axis else 1) for number in draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+            number * (units if units and axis is Axis.X else 1)
+            for number in draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
         )
         for dim, axis in enumerate(split)
     }
-    sharded = draw(st.booleans())
-    shape = [sum(sizes) for sizes in parts.values()]
-    if sharded and split and (prod(shape) // (grid.x * grid.y)) % grid.z:
-        dim = draw(st.integers(0, len(split) - 1))
-        parts[dim] = tuple(grid.z * size for size in parts[dim])
-        shape[dim] *= grid.z
-    divided = prod(size // (grid[axis] if axis else 1) for size, axis in zip(shape, split, strict=True)) % grid.z == 0
+    shape = tuple(sum(sizes) for sizes in parts.values())
     by_columns = len(shape) == 2 and draw(st.booleans())
-    return Placement("p", tuple(shape), split, sharded and divided, Gaussian(1.0), parts, by_columns), grid
+    sharded = draw(st.booleans())
+    return Placement("p", shape, split, sharded, Constant(1.0), parts, by_columns, units=units), grid
 
 
 @settings(deadline=None, max_examples=300)
 @given(placements_on_grids(), st.integers(0, 99))
 def test_the_rectangles_of_all_ranks_tile_the_serial_tensor(case: tuple[Placement, Grid], seed: int) -> None:
-    """Each element as often as it is replicated, and each rank's elements once."""
+    """Each element as often as it is replicated, and a rank's elements once, but for zeros between and behind them."""
     placement, grid = case
     times = torch.zeros(placement.shape)
     serial = torch.arange(prod(placement.shape)).view(placement.shape)
     for rank in range(grid.size):
         rectangles = placement.rectangles(grid, grid.coords(rank))
         local = torch.full((placement.local_numel(grid),), -1)
+        drawn = initial(placement, grid, grid.coords(rank), seed)
         for rectangle in rectangles:
             times[rectangle.region] += 1
             assert (rectangle.view(local) == -1).all(), "two rectangles share an element of a rank"
             rectangle.view(local).copy_(serial[rectangle.region])
-        assert (local >= 0).all(), "an element of a rank is of no rectangle"
+        assert torch.equal(local >= 0, drawn != 0), "an element of a rank is of no rectangle, and not 0"
         assert [r.start for r in rectangles] == sorted(r.start for r in rectangles)
     assert torch.equal(times, torch.full(placement.shape, float(placement.replicas(grid))))
 
 
 @pytest.mark.parametrize(
-    ("placement", "grid", "said"),
+    ("placement", "grid", "tile", "local"),
     [
-        (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0)), Grid(x=4), "splits dim 0 of w over x=4, but 6 is not"),
-        (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 2)}), Grid(x=3), "but 4 is not a multiple of 3"),
-        (Placement("w", (6, 5), NORMAL, True, Gaussian(1.0)), Grid(z=4), "a tile of 30 elements is not a multiple"),
+        (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0)), Grid(x=4), (2, 4), 8),
+        (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 2)}), Grid(x=3), (3, 4), 12),
+        (Placement("w", (12, 4), NORMAL, True, Gaussian(1.0), {0: (6, 6)}, units=3), Grid(x=2), (8, 4), 32),
+        (Placement("w", (6, 5), NORMAL, True, Gaussian(1.0)), Grid(z=5), (6, 5), 6),
+        (Placement("w", (60, 5), NORMAL, True, Gaussian(1.0)), Grid(z=7), (60, 5), 48),
     ],
 )
-def test_what_the_grid_does_not_divide_is_refused_instead_of_left_out(
-    placement: Placement, grid: Grid, said: str
+def test_tiles_and_shards_are_of_one_size_also_where_the_grid_does_not_divide_a_tensor(
+    placement: Placement, grid: Grid, tile: tuple[int, ...], local: int
 ) -> None:
-    with pytest.raises(UsageError, match=said):
-        placement.rectangles(grid, grid.coords(0))
+    assert (placement.tile_shape(grid), placement.local_numel(grid)) == (tile, local)
 
 
 def test_a_placement_whose_split_or_parts_do_not_match_its_shape_is_an_error() -> None:
@@ -100,6 +100,13 @@ def test_a_placement_whose_split_or_parts_do_not_match_its_shape_is_an_error() -
         Placement("w", (6, 4), NORMAL[:1], True, Gaussian(1.0))
     with pytest.raises(ValueError, match=r"dim 0 .* 6"):
         Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 1)})
+
+
+def test_of_five_heads_one_of_two_ranks_has_three() -> None:
+    qkv = Placement("qkv", (3 * 10, 4), NORMAL, True, Gaussian(1.0), parts={0: (10, 10, 10)}, units=5)
+    first, second = (qkv.rectangles(Grid(x=2), Coords(rank, 0, 0, 0)) for rank in range(2))
+    assert [(r.offsets[0], r.sizes[0], r.start) for r in first] == [(0, 6, 0), (10, 6, 24), (20, 6, 48)]
+    assert [(r.offsets[0], r.sizes[0], r.start) for r in second] == [(6, 4, 0), (16, 4, 24), (26, 4, 48)]
 
 
 def test_heads_of_a_fused_projection_stay_together() -> None:

@@ -39,7 +39,7 @@ class MaskedToken(NextToken):
         return {"tokens": np.where(hidden, 0, tokens), "targets": np.where(hidden, tokens, -100)}
 
     def criterion(self) -> nn.Module:
-        return SerialCrossEntropy(ignores=True)
+        return SerialCrossEntropy(self.classes, ignores=True)
 
     def valid(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
         return (batch["targets"] >= 0).sum()

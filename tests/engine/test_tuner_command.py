@@ -147,7 +147,7 @@ def check(shape: TunedShape) -> None:
     ("options", "sentence"),
     [
         (["--model", "gpt-test", "--micro-batch", "0"], "--micro-batch is at least 1, but 0 was given."),
-        (["--model", "gpt-test", "--grid", "5x1x1x1"], "Grid 5x1x1x1 splits the"),
+        (["--model", "gpt-test", "--grid", "5x1x1x1"], "Grid 5x1x1x1 shares 4 attention heads"),
         (["--model", "none-such"], "none-such"),
     ],
 )

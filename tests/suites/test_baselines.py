@@ -18,7 +18,7 @@ from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.peers import memory
 from engine.peers.comparison import Case, Sampling, Unavailable
-from engine.peers.layout import Layout, PeerLayout, unsharded
+from engine.peers.layout import Layout, PeerLayout, check_split
 from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room, choose_apart
 from engine.peers.registry import ALONE, COMPARISONS
@@ -313,7 +313,7 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
         if isinstance(layout, Layout):
             layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         else:
-            check_grid(case.model, unsharded(layout), case.peer_batch)
+            check_split(case.model, layout, case.peer_batch)
         needs = memory.peer(contest, case, system.device.kind)
         assert case.despite_estimate or room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
 

@@ -18,7 +18,7 @@ from engine.placement import Placement
 Fetch = Callable[[str, tuple[slice, ...]], Tensor]
 """Reader of a region of a library's tensor."""
 WeightLoader = Callable[[Placement, Grid, Coords, torch.dtype], Tensor]
-"""Maker of the elements of a parameter that a rank stores: [local_numel]."""
+"""Maker of the elements of a parameter that a rank stores: [local_numel], 0 where the parameter has none."""
 
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
 """Whole numbers of as many bits."""
@@ -75,7 +75,7 @@ def weight_loader(stored: Stored, fetch: Fetch) -> WeightLoader:
     """Make what reads a rank's part of a parameter region by region: never more than it keeps."""
 
     def load(placement: Placement, grid: Grid, coords: Coords, dtype: torch.dtype) -> Tensor:
-        local = torch.empty(placement.local_numel(grid), dtype=dtype)
+        local = torch.zeros(placement.local_numel(grid), dtype=dtype)
         for rectangle in placement.rectangles(grid, coords):
             target = rectangle.view(local)
             for run in stored.runs(placement.name, rectangle.region):

@@ -6,7 +6,7 @@ from typing import ClassVar
 from engine.data.dataset import Text
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.network import Network, Section
-from engine.models.operations import VOCABULARY, Activation, Attention, Linear, Norm, Redistribute, Table
+from engine.models.operations import Activation, Attention, Linear, Norm, Redistribute, Table
 from engine.models.tasks import SEGMENTS, MaskedToken
 from engine.placement import TRANSPOSED
 
@@ -55,9 +55,9 @@ class BertConfig(EvenHeads):
             Norm("norm", h, "layernorm", bias=True),
         )
         block = (
-            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), bias=True),
+            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), units=heads, bias=True),
             Attention(heads, heads, self.head_size, causal=False),
-            Linear("attention.out", h, h, TRANSPOSED, bias=True),
+            Linear("attention.out", h, h, TRANSPOSED, units=heads, bias=True),
             Norm("norm1", h, "layernorm", bias=True),
             Linear("feed_forward.fc1", self.wide, h, bias=True),
             Activation("gelu", self.wide),
@@ -69,7 +69,7 @@ class BertConfig(EvenHeads):
             Activation("gelu", h),
             Redistribute(h),
             Norm("head_norm", h, "layernorm", bias=True),
-            Linear("head", self.vocabulary, h, bias=True, tied="tokens", outputs=VOCABULARY),
+            Linear("head", self.vocabulary, h, bias=True, tied="tokens"),
         )
         sections = (Section(tables), Section(block, "blocks", self.layers, recomputed=True), Section(head))
         return Network(sections, self.stream)

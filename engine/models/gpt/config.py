@@ -8,7 +8,7 @@ from engine.data.dataset import Text
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.network import Network, Section
-from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.models.tasks import NextToken
 from engine.placement import TRANSPOSED, Gaussian
 
@@ -79,16 +79,16 @@ class GPTConfig(EvenHeads):
         rotation = [Rotation(heads, heads, size, self.rotary)] if self.rotary else []
         block = (
             Norm("norm1", h, kind, bias=centred),
-            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), bias=bias),
+            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), units=heads, bias=bias),
             *rotation,
             Attention(heads, heads, size, by_heads=self.rotary_features not in (0, size)),
-            Linear("attention.out", h, h, TRANSPOSED, bias=bias, init=onto),
+            Linear("attention.out", h, h, TRANSPOSED, units=heads, bias=bias, init=onto),
             Norm("norm2", h, kind, bias=centred, shares_input=self.parallel_residual),
             Linear("feed_forward.fc1", self.wide, h, bias=bias),
             Activation("gelu", self.wide),
             Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=bias, init=onto),
         )
-        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None, outputs=VOCABULARY)
+        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
         sections = (
             Section((Table("tokens", self.vocabulary, h), *positions)),
             Section(block, "blocks", self.layers, recomputed=True),

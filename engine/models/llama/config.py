@@ -8,7 +8,7 @@ from engine.data.dataset import Text
 from engine.errors import UsageError
 from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
 from engine.models.network import Network, Section
-from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.models.tasks import NextToken
 from engine.placement import TRANSPOSED, Gaussian
 
@@ -96,17 +96,17 @@ class LlamaConfig(Architecture):
         )
         block = (
             Norm("norm1", h, "rmsnorm"),
-            Linear("attention.qkv", a + 2 * k, h, parts=(a, k, k), bias=self.qkv_bias),
+            Linear("attention.qkv", a + 2 * k, h, parts=(a, k, k), units=kv_heads, bias=self.qkv_bias),
             *(head_norms if self.qk_norm else ()),
             Rotation(heads, kv_heads, size, size),
             Attention(heads, kv_heads, size, by_heads=self.qk_norm),
-            Linear("attention.out", h, a, TRANSPOSED, init=onto),
+            Linear("attention.out", h, a, TRANSPOSED, units=kv_heads, init=onto),
             Norm("norm2", h, "rmsnorm"),
             Linear("feed_forward.gate_up", 2 * ffn, h, parts=(ffn, ffn)),
             Activation("swiglu", ffn),
             Linear("feed_forward.down", h, ffn, TRANSPOSED, init=onto),
         )
-        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None, outputs=VOCABULARY)
+        head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
         sections = (
             Section((Table("tokens", self.vocabulary, h),)),
             Section(block, "blocks", self.layers, recomputed=True),

@@ -278,9 +278,18 @@ def _section(shape: UNetConfig, step: UNetStep, number: int) -> Section:
         size, end = shape.head_size(n), _ending(shape.last_std)
         operations += [
             GroupNorm("attention.norm", n, GROUPS, silu=False, tokens=pixels),
-            _linear("attention.attention.qkv", 3 * n, n, parts=(n, n, n), tokens=pixels),
+            _linear("attention.attention.qkv", 3 * n, n, parts=(n, n, n), units=n // size, tokens=pixels),
             Attention(n // size, n // size, size, causal=False, tokens=pixels),
-            _linear("attention.attention.out", n, n, split=TRANSPOSED, init=end, bias_init=ZERO, tokens=pixels),
+            _linear(
+                "attention.attention.out",
+                n,
+                n,
+                split=TRANSPOSED,
+                units=n // size,
+                init=end,
+                bias_init=ZERO,
+                tokens=pixels,
+            ),
             Added(n, tokens=pixels),
         ]
     taken = _images(step.takes, step.side) if step.takes else None

@@ -68,9 +68,9 @@ class ViTConfig(EvenHeads):
         )
         block = (
             Norm("norm1", h, "layernorm", bias=True),
-            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), bias=True, init=square),
+            Linear("attention.qkv", 3 * h, h, parts=(h, h, h), units=self.heads, bias=True, init=square),
             Attention(self.heads, self.heads, self.head_size, causal=False),
-            Linear("attention.out", h, h, TRANSPOSED, bias=True, init=square),
+            Linear("attention.out", h, h, TRANSPOSED, units=self.heads, bias=True, init=square),
             Norm("norm2", h, "layernorm", bias=True),
             Linear("feed_forward.fc1", wide, h, bias=True, init=oblong, bias_init=bias),
             Activation("gelu", wide),
@@ -78,7 +78,7 @@ class ViTConfig(EvenHeads):
         )
         head = (
             Norm("norm", h, "layernorm", bias=True),
-            Linear("head", self.classes, h, bias=True, init=Gaussian(self.head_std), outputs="classes"),
+            Linear("head", self.classes, h, bias=True, init=Gaussian(self.head_std)),
         )
         return Network(
             (
