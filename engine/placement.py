@@ -88,6 +88,10 @@ class Placement:
     """number of equal units of each part that the axis INNER splits, such as heads, none of which is cut; else its
     elements are such units
     """
+    partial: tuple[Axis, ...] = ()
+    """axes along which ranks hold the same elements, but have gradients of different rows or heads, which are summed
+    once a step
+    """
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.shape):

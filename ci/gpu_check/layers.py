@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from engine.batch import CHUNK_BYTES
 from engine.comm.funnel import Comm
-from engine.grid import Grid
+from engine.grid import INNER, STREAM, Grid
 from engine.layers.conv2d import Conv2d
 from engine.layers.counter_random import BatchRows, keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
@@ -195,7 +195,7 @@ def position_embedding(bench: Bench) -> Iterator[Compared]:
 def layer_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, b_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(IN), bench.drawn(ROWS, IN)
     weight, bias = bench.parameter(w_H), bench.parameter(b_H)
-    norm = LayerNorm(bench.comm, bench.schedule([], [weight, bias]), weight, bias, EPS)
+    norm = LayerNorm(bench.comm, STREAM, bench.schedule([], [weight, bias]), weight, bias, EPS)
     ours = _taken(lambda x, *_: norm(x), g_MH, [bench.input(x_MH), weight, bias])
     yield bench.compared(ours, lambda x, w, b: F.layer_norm(x, (IN,), w, b, EPS), g_MH, x_MH, w_H, b_H)
 
@@ -203,7 +203,7 @@ def layer_norm(bench: Bench) -> Iterator[Compared]:
 def rms_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(ROWS, IN)
     weight = bench.parameter(w_H)
-    norm = RMSNorm(bench.comm, bench.schedule([], [weight]), weight, EPS)
+    norm = RMSNorm(bench.comm, STREAM, bench.schedule([], [weight]), weight, EPS)
     ours = _taken(lambda x, _: norm(x), g_MH, [bench.input(x_MH), weight])
     yield bench.compared(ours, lambda x, w: F.rms_norm(x, (IN,), w, EPS), g_MH, x_MH, w_H)
 
@@ -211,7 +211,7 @@ def rms_norm(bench: Bench) -> Iterator[Compared]:
 def cross_entropy(bench: Bench) -> Iterator[Compared]:
     """Logits far apart, so that a softmax has large and small values; in four chunks, as those of a large network."""
     logits_MV, targets_M, one = 4 * bench.drawn(ROWS, TOKENS), bench.tokens(ROWS), torch.tensor(1.0)
-    loss, targets = CrossEntropy(bench.comm, TOKENS), targets_M.to(bench.device)
+    loss, targets = CrossEntropy(bench.comm, INNER, TOKENS), targets_M.to(bench.device)
     with patch.dict(CHUNK_BYTES, {bench.device.type: ROWS * TOKENS}):
         ours = _taken(lambda x: loss(x.clone(), targets, ROWS), one, [bench.input(logits_MV)])
     plain: Callable[[Tensor], Tensor] = lambda x: F.cross_entropy(at_least_fp32(x), targets_M.to(x.device))  # noqa: E731

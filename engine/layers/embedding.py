@@ -1,7 +1,7 @@
 """Embeddings of tokens, positions, patches of images and numbers.
 
-The token table [V, h] has the normal placement of a linear layer, V over x and h over y, so that one shard also
-serves a tied head. The position table [S, h] is split over y and replicated over x and z. Patches and waves are read by
+The token table [V, h] has the placement of a linear layer, so that one shard also serves a tied head. Of the position
+table [S, h] only the features are split. Patches and waves are read by
 a linear layer, of whose inputs each rank makes its own part, so that nothing moves.
 """
 
@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
-from engine.grid import Axis
 from engine.layers.linear import Linear, all_reduce
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
@@ -75,7 +74,7 @@ class _Lookup(torch.autograd.Function):
 
 
 class TokenEmbedding(nn.Module):
-    """Table of tokens [B, S] to features [B, S, h / Gy], the same on all of x.
+    """Table of tokens [B, S] to features [B, S, h / G(features' axis)], the same along the axis that splits tokens.
 
     padding: token whose row learns nothing, as torch.nn.Embedding's padding_idx.
     """
@@ -86,17 +85,19 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.comm, self.schedule, self.sharded, self.padding = comm, schedule, sharded, padding
         self.weight = sharded.shard
-        self.split_vocabulary = comm.grid.x > 1
-        self.first_token = comm.coords.x * sharded.tile_shape[0]
+        axis = sharded.placement.split[0]
+        assert axis is not None
+        self.axis, self.split_vocabulary = axis, comm.grid[axis] > 1
+        self.first_token = comm.coords[axis] * sharded.tile_shape[0]
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        """Look up, then sum over x: exactly one rank of x holds a token."""
-        O_MH = all_reduce(_Lookup.apply(tokens_BS, self.weight, self), self.comm, Axis.X)
+        """Look up, then sum over the tokens' axis: exactly one rank of it holds a token."""
+        O_MH = all_reduce(_Lookup.apply(tokens_BS, self.weight, self), self.comm, self.axis)
         return O_MH.unflatten(0, tokens_BS.shape)
 
 
 class PositionEmbedding(nn.Module):
-    """Table of positions [S] to features [S, h / Gy], in the compute dtype."""
+    """Table of positions [S] to features [S, h / G(their axis)], in the compute dtype."""
 
     def __init__(self, table: nn.Parameter, dtype: torch.dtype) -> None:
         super().__init__()

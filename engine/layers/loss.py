@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary that the axis x splits, without ever gathering the logits.
+"""Cross-entropy over a vocabulary that an axis splits, without ever gathering the logits.
 
 Returns the SUM over this rank's rows by a divisor, that of the tokens of the global batch. The backward needs no
 collective. Logits are the largest activations there are, so they become their own gradient in place, some rows at a
@@ -44,36 +44,37 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
-    """Loss of rows that are split over x: exponentials are made for the sums, and again for the gradient."""
+    """Loss of rows whose columns an axis splits: exponentials are made for the sums, and again for the gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm, columns: int, ignores: bool
+        ctx: Any, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, layer: "CrossEntropy"
     ) -> Tensor:
-        first = comm.coords.x * logits_MV.shape[1]
-        if (own := max(0, columns - first)) < logits_MV.shape[1]:
+        comm, axis = layer.comm, layer.axis
+        first = comm.coords[axis] * logits_MV.shape[1]
+        if (own := max(0, layer.columns - first)) < logits_MV.shape[1]:
             logits_MV[:, own:].fill_(_lowest(logits_MV))
-        if ignores:
-            targets_M = _certain(logits_MV, targets_M, first=comm.coords.x == 0)
-        highest_M1 = comm.run(Kind.MAX_REDUCE, Axis.X, at_least_fp32(logits_MV.amax(dim=1, keepdim=True)))
+        if layer.ignores:
+            targets_M = _certain(logits_MV, targets_M, first=first == 0)
+        highest_M1 = comm.run(Kind.MAX_REDUCE, axis, at_least_fp32(logits_MV.amax(dim=1, keepdim=True)))
         columns_M1 = targets_M.unsqueeze(1) - first
         held_M1 = (columns_M1 >= 0) & (columns_M1 < logits_MV.shape[1])
         columns_M1 = columns_M1.where(held_M1, 0)
         parts = [of_split_rows(logits_MV[rows], columns_M1[rows], highest_M1[rows]) for rows in _chunks(logits_MV)]
         sums_M1, targets_M1 = map(torch.cat, zip(*parts, strict=True))
-        sums_2M1 = comm.run(Kind.ALL_REDUCE, Axis.X, torch.stack([sums_M1, targets_M1 * held_M1]))
+        sums_2M1 = comm.run(Kind.ALL_REDUCE, axis, torch.stack([sums_M1, targets_M1 * held_M1]))
         ctx.save_for_backward(logits_MV, highest_M1, sums_2M1[0], columns_M1, held_M1)
         ctx.divisor = divisor
         return (sums_2M1[0].log() - sums_2M1[1]).sum() / divisor
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None]:
         logits_MV, highest_M1, sums_M1, columns_M1, held_M1 = ctx.saved_tensors
         scale = (dloss / ctx.divisor).to(sums_M1.dtype)  # a count of the batch is in float64
         by_sum_M1, at_target_M1 = scale / sums_M1, -scale * held_M1
         for rows in _chunks(logits_MV):
             to_gradient(logits_MV[rows], highest_M1[rows], by_sum_M1[rows], columns_M1[rows], at_target_M1[rows])
-        return logits_MV, None, None, None, None, None
+        return logits_MV, None, None, None
 
 
 def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tensor | None) -> Tensor:
@@ -153,15 +154,16 @@ class SerialCrossEntropy(nn.Module):
 
 
 class CrossEntropy(nn.Module):
-    """Sum of the rows' losses in nats, divided, of logits [M, V / Gx] and targets [M]: a scalar, the same on all x.
+    """Sum of the rows' losses in nats, divided, of logits [M, V / G(axis)] and targets [M]: a scalar, the same along
+    the axis.
 
-    In float32 at least. Logits of which a gradient is wanted are lost: at once where x is 1, else in the backward.
-    Those behind V, where x doesn't divide it, don't count, and are lost at once.
+    In float32 at least. Logits of which a gradient is wanted are lost: at once where nothing splits them, else in the
+    backward. Those behind V, where the axis doesn't divide it, don't count, and are lost at once.
     """
 
-    def __init__(self, comm: Comm, columns: int, *, ignores: bool = False) -> None:
+    def __init__(self, comm: Comm, axis: Axis, columns: int, *, ignores: bool = False) -> None:
         super().__init__()
-        self.comm, self.columns, self.ignores = comm, columns, ignores
+        self.comm, self.axis, self.columns, self.ignores = comm, axis, columns, ignores
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """Sum the losses; differentiable once. A gradient divided here is rounded once, and on CPUs needs no further
@@ -170,9 +172,9 @@ class CrossEntropy(nn.Module):
         differentiate = logits_MV.requires_grad and torch.is_grad_enabled()
         if self.ignores and not differentiate:
             logits_MV = logits_MV.clone()
-        if self.comm.grid.x == 1:
+        if self.comm.grid[self.axis] == 1:
             return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate, self.ignores)
-        return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self.comm, self.columns, self.ignores)
+        return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self)
 
 
 def _certain(logits_MV: Tensor, targets_M: Tensor, *, first: bool) -> Tensor:

@@ -1,8 +1,8 @@
-"""LayerNorm and RMSNorm over a feature dim that the axis y splits, also of a sum that they make first.
+"""LayerNorm and RMSNorm over a feature dim that an axis splits, also of a sum that they make first.
 
-Where y has size 1 and nothing is compiled they are PyTorch's own kernels, if it has any; else one collective forward
-and one backward over y. Statistics are never below float32, in which [sum, sum of squares] would lose digits: ranks
-share (mean, M2) and combine them. M rows, H features of a rank, R ranks of y.
+Where the axis has size 1 and nothing is compiled they are PyTorch's own kernels, if it has any; else one collective
+forward and one backward over it. Statistics are never below float32, in which [sum, sum of squares] would lose digits:
+ranks share (mean, M2) and combine them. M rows, H features of a rank, R ranks of the axis.
 """
 
 from typing import Any
@@ -52,57 +52,65 @@ class _AddLayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, comm: Comm, eps: float
+        ctx: Any,
+        x_MH: Tensor,
+        added_MH: Tensor | None,
+        weight_H: Tensor,
+        bias_H: Tensor | None,
+        comm: Comm,
+        axis: Axis,
+        eps: float,
     ) -> Pair:
-        if comm.grid.y == 1:
+        if comm.grid[axis] == 1:
             added_up, normal_MH, mean_M1, rstd_M1 = parts.layer_norm(x_MH, added_MH, weight_H, bias_H, eps)
             sum_MH = _sum_of(x_MH, added_up)
         else:
             added_up, moments_2M = parts.moments(x_MH, added_MH)
             sum_MH = _sum_of(x_MH, added_up)
-            moments_R2M = comm.run(Kind.ALL_GATHER, Axis.Y, moments_2M).view(comm.grid.y, 2, -1)
+            moments_R2M = comm.run(Kind.ALL_GATHER, axis, moments_2M).view(comm.grid[axis], 2, -1)
             mean_M1, rstd_M1 = parts.combined(moments_R2M, eps)
             normal_MH = parts.normalised(sum_MH, mean_M1, rstd_M1, weight_H, bias_H)
         ctx.save_for_backward(sum_MH, mean_M1, rstd_M1, weight_H)
-        ctx.comm, ctx.shifts, ctx.adds = comm, bias_H is not None, added_MH is not None
+        ctx.comm, ctx.axis, ctx.shifts, ctx.adds = comm, axis, bias_H is not None, added_MH is not None
         ctx.set_materialize_grads(False)
         return sum_MH, normal_MH
 
     @staticmethod
     def backward(
         ctx: Any, dsum_MH: Tensor | None, g_MH: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None, None, None, None]:
         x_MH, mean_M1, rstd_M1, weight_H = ctx.saved_tensors
         comm: Comm = ctx.comm
-        if comm.grid.y == 1:
+        ranks = comm.grid[ctx.axis]
+        if ranks == 1:
             dx_MH, dweight_H, dbias_H = parts.layer_norm_gradients(g_MH, x_MH, mean_M1, rstd_M1, weight_H, dsum_MH)
         else:
             shares_2M, dweight_H, dbias_H = parts.norm_shares(g_MH, x_MH, mean_M1, rstd_M1, weight_H)
-            shares_2M = comm.run(Kind.ALL_REDUCE, Axis.Y, shares_2M)
-            features = comm.grid.y * g_MH.shape[1]
+            shares_2M = comm.run(Kind.ALL_REDUCE, ctx.axis, shares_2M)
+            features = ranks * g_MH.shape[1]
             dx_MH = parts.norm_gradient(g_MH, x_MH, mean_M1, rstd_M1, weight_H, shares_2M, features, dsum_MH)
-        return dx_MH, dx_MH if ctx.adds else None, dweight_H, dbias_H if ctx.shifts else None, None, None
+        return dx_MH, dx_MH if ctx.adds else None, dweight_H, dbias_H if ctx.shifts else None, None, None, None
 
 
 class _AddRMSNorm(torch.autograd.Function):
     """x + added, and that / rms over all features * weight [H]. x: [M, H]; added: [M, H] or None.
 
-    axis: y where it splits the features; x where it splits rows, each rank having all features of its own heads.
+    axis: splits the features; None where a row is a head, whose features are all on one rank.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, comm: Comm, axis: Axis, eps: float
+        ctx: Any, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, comm: Comm, axis: Axis | None, eps: float
     ) -> Pair:
-        features = x_MH.shape[1] * (comm.grid.y if axis is Axis.Y else 1)
-        if features == x_MH.shape[1]:
-            norm = parts.rms_norm if axis is Axis.Y else parts.head_norm
+        features = x_MH.shape[1] * (1 if axis is None else comm.grid[axis])
+        if axis is None or features == x_MH.shape[1]:
+            norm = parts.head_norm if axis is None else parts.rms_norm
             added_up, normal_MH, rstd_M1 = norm(x_MH, added_MH, weight_H, eps)
             sum_MH = _sum_of(x_MH, added_up)
         else:
             added_up, squares_M = parts.squares(x_MH, added_MH)
             sum_MH = _sum_of(x_MH, added_up)
-            squares_M = comm.run(Kind.ALL_REDUCE, Axis.Y, squares_M)
+            squares_M = comm.run(Kind.ALL_REDUCE, axis, squares_M)
             rstd_M1 = (squares_M / features + eps).rsqrt_().unsqueeze(1)
             normal_MH = parts.scaled(sum_MH, rstd_M1, weight_H)
         ctx.save_for_backward(sum_MH, rstd_M1, weight_H)
@@ -117,14 +125,12 @@ class _AddRMSNorm(torch.autograd.Function):
         x_MH, rstd_M1, weight_H = ctx.saved_tensors
         comm: Comm = ctx.comm
         if ctx.features == g_MH.shape[1]:
-            gradients = parts.rms_norm_gradients if ctx.axis is Axis.Y else parts.head_norm_gradients
+            gradients = parts.head_norm_gradients if ctx.axis is None else parts.rms_norm_gradients
             dx_MH, dweight_H = gradients(g_MH, x_MH, rstd_M1, weight_H, dsum_MH)
         else:
             shares_M, dweight_H = parts.rms_shares(g_MH, x_MH, rstd_M1, weight_H)
-            shares_M = comm.run(Kind.ALL_REDUCE, Axis.Y, shares_M)
+            shares_M = comm.run(Kind.ALL_REDUCE, ctx.axis, shares_M)
             dx_MH = parts.rms_gradient(g_MH, x_MH, rstd_M1, weight_H, shares_M, ctx.features, dsum_MH)
-        if ctx.axis is Axis.X:
-            dweight_H = comm.run(Kind.ALL_REDUCE, Axis.X, dweight_H)
         return dx_MH, dx_MH if ctx.adds else None, dweight_H, None, None, None
 
 
@@ -132,7 +138,7 @@ class _RMSNorm(torch.autograd.Function):
     """Norm of x alone: a second result would cost the host time."""
 
     @staticmethod
-    def forward(ctx: Any, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:
+    def forward(ctx: Any, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis | None, eps: float) -> Tensor:
         return _AddRMSNorm.forward(ctx, x_MH, None, weight_H, comm, axis, eps)[1]
 
     @staticmethod
@@ -142,15 +148,16 @@ class _RMSNorm(torch.autograd.Function):
 
 
 class _Norm(nn.Module):
-    """Base of both norms of a residual stream [..., h / Gy]."""
+    """Base of both norms of a residual stream [..., h / G(axis)]."""
 
-    def __init__(self, comm: Comm, schedule: WeightSchedule, weight: nn.Parameter, eps: float) -> None:
+    def __init__(self, comm: Comm, axis: Axis, schedule: WeightSchedule, weight: nn.Parameter, eps: float) -> None:
         super().__init__()
-        self.comm, self.schedule, self.weight, self.eps = comm, schedule, weight, eps
+        self.comm, self.axis, self.schedule, self.weight, self.eps = comm, axis, schedule, weight, eps
+        self.ranks = comm.grid[axis]
 
     def after(self, x: Tensor, added: Tensor | None) -> Pair:
         """Compute x + added, and the norm of that."""
-        if self.comm.grid.y == 1 and not fuses(x):
+        if self.ranks == 1 and not fuses(x):
             x = x if added is None else x + added
             return x, self(x)
         sum_MH, normal_MH = self._of_rows(x.flatten(0, -2), None if added is None else added.flatten(0, -2))
@@ -161,42 +168,48 @@ class _Norm(nn.Module):
 
 
 class LayerNorm(_Norm):
-    """LayerNorm of [..., h / Gy] over all h features; shape and dtype stay."""
+    """LayerNorm of [..., h / G(axis)] over all h features; shape and dtype stay."""
 
     def __init__(
-        self, comm: Comm, schedule: WeightSchedule, weight: nn.Parameter, bias: nn.Parameter | None, eps: float
+        self,
+        comm: Comm,
+        axis: Axis,
+        schedule: WeightSchedule,
+        weight: nn.Parameter,
+        bias: nn.Parameter | None,
+        eps: float,
     ) -> None:
-        super().__init__(comm, schedule, weight, eps)
+        super().__init__(comm, axis, schedule, weight, eps)
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.comm.grid.y > 1:
+        if self.ranks > 1:
             return self._of_rows(x.flatten(0, -2), None)[1].view(x.shape)
         weight = cast(self.weight, self.schedule)
         bias = None if self.bias is None else cast(self.bias, self.schedule)
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
     def _of_rows(self, x_MH: Tensor, added_MH: Tensor | None) -> Pair:
-        return _AddLayerNorm.apply(x_MH, added_MH, self.weight, self.bias, self.comm, self.eps)
+        return _AddLayerNorm.apply(x_MH, added_MH, self.weight, self.bias, self.comm, self.axis, self.eps)
 
 
 class RMSNorm(_Norm):
-    """Division of [..., h / Gy] by the root of the mean square of all h features; shape and dtype stay."""
+    """Division of [..., h / G(axis)] by the root of the mean square of all h features; shape and dtype stay."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.comm.grid.y > 1 or not x.is_cuda:  # elsewhere PyTorch's own is no kernel but many
-            return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, Axis.Y, self.eps).view(x.shape)
+        if self.ranks > 1 or not x.is_cuda:  # elsewhere PyTorch's own is no kernel but many
+            return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, self.axis, self.eps).view(x.shape)
         weight = cast(self.weight, self.schedule)
         return F.rms_norm(x, weight.shape, weight, self.eps)
 
     def _of_rows(self, x_MH: Tensor, added_MH: Tensor | None) -> Pair:
-        return _AddRMSNorm.apply(x_MH, added_MH, self.weight, self.comm, Axis.Y, self.eps)
+        return _AddRMSNorm.apply(x_MH, added_MH, self.weight, self.comm, self.axis, self.eps)
 
 
 class HeadNorm(nn.Module):
-    """Division of each of heads [..., heads / Gx, S, D] by the root of the mean square of its own features.
+    """Division of each of some heads [..., heads, S, D] by the root of the mean square of its own features.
 
-    weight [D] is that of all heads, so its gradient is summed over x.
+    weight [D] is that of all heads, also of other ranks, so that its gradient is partial.
     """
 
     def __init__(self, comm: Comm, weight: nn.Parameter, eps: float) -> None:
@@ -204,4 +217,4 @@ class HeadNorm(nn.Module):
         self.comm, self.weight, self.eps = comm, weight, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, Axis.X, self.eps).view(x.shape)
+        return _RMSNorm.apply(x.flatten(0, -2), self.weight, self.comm, None, self.eps).view(x.shape)

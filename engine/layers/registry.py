@@ -56,13 +56,13 @@ def _embedding(serial: nn.Embedding, local: Local) -> nn.Module:
 
 def _layer_norm(serial: nn.LayerNorm, local: Local) -> nn.Module:
     weight, bias = local.parameters["weight"], local.parameters.get("bias")
-    return LayerNorm(local.comm, local.schedule, weight, bias, serial.eps)
+    return LayerNorm(local.comm, STREAM, local.schedule, weight, bias, serial.eps)
 
 
 def _rms_norm(serial: nn.RMSNorm, local: Local) -> nn.Module:
     assert serial.eps is not None
     if local.placements["weight"].split == (STREAM,):
-        return RMSNorm(local.comm, local.schedule, local.parameters["weight"], serial.eps)
+        return RMSNorm(local.comm, STREAM, local.schedule, local.parameters["weight"], serial.eps)
     return HeadNorm(local.comm, local.parameters["weight"], serial.eps)
 
 
@@ -117,7 +117,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.Dropout: _dropout,
     Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[STREAM]),
     PixelDropout: lambda serial, local: PixelDropout(serial.p, serial.site, part=local.comm.coords[INNER]),
-    SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, serial.columns, ignores=serial.ignores),
+    SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, INNER, serial.columns, ignores=serial.ignores),
     Rotate: lambda _, __: FusedRotate(),
     SwiGLU: lambda _, __: FusedSwiGLU(),
     GELU: lambda serial, _: FusedGELU(serial.approximate),

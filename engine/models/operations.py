@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from engine.grid import STREAM, Axis, Grid
+from engine.grid import INNER, STREAM, Axis, Grid
 from engine.placement import NORMAL, Constant, Gaussian, Initial, Placement
 
 INITIAL_STD = 0.02
@@ -173,10 +173,10 @@ class Norm(Operation):
     """Whether another norm of the block reads the stream at the same place."""
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        split = (STREAM,) if self.heads is None else (None,)
-        yield Placement(f"{prefix}{self.name}.weight", (self.features,), split, False, Constant(1.0))
-        if self.bias:
-            yield Placement(f"{prefix}{self.name}.bias", (self.features,), split, False, Constant(0.0))
+        split, partial = ((STREAM,), ()) if self.heads is None else ((None,), (INNER,))
+        for name, value in (("weight", 1.0), *([("bias", 0.0)] if self.bias else [])):
+            shape = (self.features,)
+            yield Placement(f"{prefix}{self.name}.{name}", shape, split, False, Constant(value), partial=partial)
 
     @property
     def kept(self) -> Kept:

@@ -1,26 +1,28 @@
 """Reduction of a rank's gradients in one flat buffer: sharded weights first, replicated parameters after them.
 
-Every parameter's gradient is summed over exactly the axes that split rows; layers finish their sums over others before
-they return:
+Every parameter's gradient is summed over exactly the axes that split rows, and those over which it is partial; layers
+finish their sums over others before they return:
 
     sharded weights: a reduce-scatter each (Algorithm 1, line 14), in flight during the next layers' backward
     replicated parameters: one all-reduce a step over the axis that shards the others
+    those with partial gradients: one more for each range of them that are partial over the same axes
     everything: summed over model replicas, at the end of the step or, in buckets, during its last backward, while the
     optimizer steps the bucket before (axonn-ipdps22 V-C)
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import prod
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Handle, Kind
-from engine.grid import REPLICATING, SHARDING
+from engine.grid import REPLICATING, SHARDING, Axis
 from engine.overlap.flags import Overlap
 from engine.overlap.weight import Flat, ShardedWeight
 from engine.precision import Precision
@@ -115,8 +117,15 @@ class Reduction:
     """Buffer of gradients, flat; each parameter's .grad is a view of it, final after finish()."""
 
     def __init__(
-        self, comm: Comm, weights: Sequence[ShardedWeight], flat: Flat, precision: Precision, overlap: Overlap
+        self,
+        comm: Comm,
+        weights: Sequence[ShardedWeight],
+        flat: Flat,
+        precision: Precision,
+        overlap: Overlap,
+        partial: Mapping[nn.Parameter, tuple[Axis, ...]] = MappingProxyType({}),
     ) -> None:
+        """Make the buffer. partial: axes of the replicated parameters whose gradients ranks have parts of."""
         self._comm = comm
         self._scattered, self._summed = precision.reduce(comm.grid.shards), precision.reduce(comm.grid.model_replicas)
         self.flat = flat.masters.new_zeros(len(flat), dtype=precision.gradient)
@@ -130,6 +139,9 @@ class Reduction:
             tile = weight.tile(elements) if comm.grid.shards == 1 else None
             self._gradients[weight] = _Gradient(start, elements, tile)
         self._replicated = self.flat[sharded:]
+        self._partial = [
+            (axes, self.flat[start:stop]) for axes, start, stop in flat.ranges(lambda p: partial.get(p, ())) if axes
+        ]
         self._pending: deque[tuple[_Gradient, Handle]] = deque()
         """reduce-scatters in flight, in the order of issue"""
         self._late: list[tuple[_Gradient, Tensor]] = []
@@ -210,6 +222,8 @@ class Reduction:
                 self._hand_over(gradient)
         if shared is not None:
             shared.wait()
+            for axes, elements in self._partial:
+                self._comm.sum(elements, axes)
             self._data_sum.add(len(self.flat) - len(self._replicated), len(self.flat))
         late = [(gradient, self._comm.sum(shard, REPLICATING)) for gradient, shard in self._late]
         for start, stop in self._data_sum.collect():

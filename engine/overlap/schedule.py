@@ -6,14 +6,16 @@ reduce-scatters in flight and sums over data in buckets (reduction.py). With Ove
 issued: the numeric oracle.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
+from engine.grid import Axis
 from engine.overlap.flags import Overlap
 from engine.overlap.prefetch import Prefetch
 from engine.overlap.reduction import Fill, OnSummed, Reduction
@@ -51,8 +53,10 @@ class WeightSchedule:
         elements: Elements | None = None,
         *,
         gathers_again: bool = False,
+        partial: Mapping[nn.Parameter, tuple[Axis, ...]] = MappingProxyType({}),
     ) -> None:
         """Lay the parameters out. elements: where all of them lie, in this order; else they are moved into one tensor.
+        partial: axes of replicated ones of whose gradients ranks have parts.
 
         gathers_again: whether a layer's backward gathers the weight again instead of keeping it from the forward, for
         several passes under way at once.
@@ -72,7 +76,7 @@ class WeightSchedule:
         as_sent = sharded if comm.grid.shards > 1 and not self.flat.offloaded else 0  # cast as they are sent
         self._casts = Casts(self.flat, as_sent, precision.compute)
         self._prefetch = Prefetch(comm, self._casts, precision.compute, overlap)
-        self._reduction = Reduction(comm, weights, self.flat, precision, overlap)
+        self._reduction = Reduction(comm, weights, self.flat, precision, overlap, partial)
 
     def gather(self, weight: ShardedWeight) -> Tensor:
         """Gather the weight's tile [n, k] in the compute dtype."""

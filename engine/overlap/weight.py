@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from engine.grid import Grid
+from engine.grid import Axis, Grid
 from engine.placement import Placement
 
 Of = TypeVar("Of")
@@ -22,12 +22,12 @@ Of = TypeVar("Of")
 
 def in_order(placements: Mapping[str, Placement], grid: Grid) -> list[str]:
     """Order the names so that few ranges hold all of one kind: sharded ones, other matrices, and all else, each by how
-    many ranks hold the same.
+    many ranks hold the same, and over which axes its gradient is partial.
     """
 
-    def kind(name: str) -> tuple[bool, bool, int]:
+    def kind(name: str) -> tuple[bool, bool, int, tuple[Axis, ...]]:
         placement = placements[name]
-        return not placement.sharded, len(placement.shape) < 2, placement.replicas(grid)
+        return not placement.sharded, len(placement.shape) < 2, placement.replicas(grid), placement.partial
 
     return sorted(placements, key=kind)
 

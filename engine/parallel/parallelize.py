@@ -107,6 +107,7 @@ def parallelize(
         overlap,
         lie,
         gathers_again=cut.stages > 1 and not checkpoint_every,
+        partial={parameters[name]: placement.partial for name, placement in ours.items() if placement.partial},
     )
 
     for name, layer in list(model.named_modules()):

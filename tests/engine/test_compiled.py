@@ -17,7 +17,7 @@ from real_ranks import run_processes
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
-from engine.grid import Grid
+from engine.grid import Axis, Grid
 from engine.layers import compiled as layers_compiled
 from engine.layers import elementwise, norm, norm_parts
 from engine.layers.compiled import FORMS, Compiled
@@ -148,7 +148,7 @@ def test_norms_of_heads_leave_those_of_the_residual_stream_compiled_for_their_si
         monkeypatch.setattr(module, "fuses", lambda _: True)
     comm, weight, of_heads = Comm(Grid()), nn.Parameter(torch.ones(32)), nn.Parameter(torch.ones(8))
     schedule = WeightSchedule(comm, [], [weight, of_heads], Precision.parse("fp32"), Overlap())
-    stream, heads = norm.RMSNorm(comm, schedule, weight, 1e-5), norm.HeadNorm(comm, of_heads, 1e-5)
+    stream, heads = norm.RMSNorm(comm, Axis.Y, schedule, weight, 1e-5), norm.HeadNorm(comm, of_heads, 1e-5)
     x, normed = stream.after(torch.randn(4, 32, requires_grad=True), None)
     q, k = normed.split([24, 8], dim=1)
     normed_heads = [heads(part.unflatten(1, (-1, 8))).flatten(1) for part in (q, k)]

@@ -35,8 +35,8 @@ def _parts(tensor: torch.Tensor, comm: Comm, coordinate: int, size: int) -> torc
 def _norm(kind: type[nn.Module], comm: Comm, weight: nn.Parameter, precision: str) -> nn.Module:
     schedule = WeightSchedule(comm, [], [weight], Precision.parse(precision), Overlap())
     if kind is LayerNorm:
-        return LayerNorm(comm, schedule, weight, None, 1e-5)
-    return RMSNorm(comm, schedule, weight, 1e-5)
+        return LayerNorm(comm, Axis.Y, schedule, weight, None, 1e-5)
+    return RMSNorm(comm, Axis.Y, schedule, weight, 1e-5)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -120,9 +120,9 @@ def test_the_cross_entropy_is_pytorchs_even_if_logits_overflow_an_exponential(
     def split(comm: Comm) -> tuple[float, torch.Tensor]:
         own = _parts(logits, comm, comm.coords.x, ranks).clone().requires_grad_()
         with torch.no_grad():
-            CrossEntropy(comm, 8)(own, targets)
+            CrossEntropy(comm, Axis.X, 8)(own, targets)
         assert torch.equal(own, _parts(logits, comm, comm.coords.x, ranks)), "where no gradient is wanted"
-        loss = CrossEntropy(comm, 8)(own * 1, targets, 5.0)
+        loss = CrossEntropy(comm, Axis.X, 8)(own * 1, targets, 5.0)
         (loss / 7).backward()
         assert own.grad is not None
         return loss.item(), own.grad
@@ -145,7 +145,7 @@ def test_rows_that_are_ignored_have_no_loss_and_no_gradient(ranks: int) -> None:
     def split(comm: Comm) -> tuple[float, float, torch.Tensor]:
         own, criterion = (
             _parts(logits, comm, comm.coords.x, ranks).requires_grad_(),
-            CrossEntropy(comm, 8, ignores=True),
+            CrossEntropy(comm, Axis.X, 8, ignores=True),
         )
         with torch.no_grad():
             evaluated = criterion(own, targets).item()
@@ -169,7 +169,7 @@ def test_logits_behind_the_last_column_have_no_part_in_the_loss(columns: int) ->
 
     def split(comm: Comm) -> tuple[float, torch.Tensor]:
         own = _parts(logits, comm, comm.coords.x, 4).requires_grad_()
-        loss = CrossEntropy(comm, columns, ignores=True)(own * 1, targets)
+        loss = CrossEntropy(comm, Axis.X, columns, ignores=True)(own * 1, targets)
         loss.backward()
         assert own.grad is not None
         return loss.item(), own.grad
@@ -188,7 +188,8 @@ def test_a_small_loss_of_large_logits_keeps_its_digits(ranks: int) -> None:
     targets = torch.tensor([0, 3, 4, 7, 2, 5])
     logits[torch.arange(6), targets] += 9
     told = run_ranks(
-        Grid(x=ranks), lambda comm: CrossEntropy(comm, 8)(_parts(logits, comm, comm.coords.x, ranks), targets).item()
+        Grid(x=ranks),
+        lambda comm: CrossEntropy(comm, Axis.X, 8)(_parts(logits, comm, comm.coords.x, ranks), targets).item(),
     )
     assert told == pytest.approx([F.cross_entropy(logits.double(), targets, reduction="sum").item()] * ranks, rel=2e-4)
 
