@@ -33,11 +33,10 @@ class Axis(StrEnum):
     DATA = "data"
 
 
-INNER = Axis.X
-"""Splits the features between two products of a block, such as heads, and the vocabulary."""
-STREAM = Axis.Y
-"""Splits the features of the residual stream."""
-SPLITTING_FEATURES = (INNER, STREAM)
+SPLITTING_FEATURES = (Axis.X, Axis.Y)
+"""Split the features of activations (tensor_mode.py)."""
+TENSOR = Axis.X
+"""Splits what tensor parallelism of one dimension does, as of other libraries."""
 SHARDING = Axis.Z
 """Shards weights, and splits rows."""
 CUTTING_STAGES = Axis.PIPE

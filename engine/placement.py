@@ -10,15 +10,11 @@ from itertools import accumulate, product
 from math import prod
 from typing import TYPE_CHECKING
 
-from engine.grid import HOLDING, INNER, SHARDING, SPLITTING_FEATURES, Axis, Coords, Grid
+from engine.grid import HOLDING, SHARDING, Axis, Coords, Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Splits of a weight [n, k] as nn.Linear stores it. Consecutive layers alternate, so that the output of one is the
-# input of the next without movement (axonn-sc24 V-A).
-NORMAL = SPLITTING_FEATURES
-TRANSPOSED = (NORMAL[1], NORMAL[0])
 ALIGNED = 16
 """Elements of which a shard that ends in zeros has a multiple, as vector units and collectives like them."""
 
@@ -84,10 +80,8 @@ class Placement:
     """whether a rank stores its tile of a matrix column by column, not row by row"""
     sliced: Mapping[int, Axis] = field(default_factory=dict)
     """axis whose slices of a dim are the parts of it, so that another axis splits within each of them"""
-    units: int | None = None
-    """number of equal units of each part that the axis INNER splits, such as heads, none of which is cut; else its
-    elements are such units
-    """
+    units: Mapping[int, int] = field(default_factory=dict)
+    """number of equal units of each of a dim's parts, such as heads, none of which is cut; others are cut anywhere"""
     partial: tuple[Axis, ...] = ()
     """axes along which ranks hold the same elements, but have gradients of different rows or heads, which are summed
     once a step
@@ -102,7 +96,7 @@ class Placement:
 
     def tile_shape(self, grid: Grid) -> tuple[int, ...]:
         """Return the shape of a rank's tile, with the zeros that end it where the grid doesn't divide a part."""
-        return tuple(sum(self._shares(dim, grid)) for dim in range(len(self.shape)))
+        return tuple(sum(self.shares(dim, grid)) for dim in range(len(self.shape)))
 
     def local_numel(self, grid: Grid) -> int:
         """Count the elements that one rank stores, with the zeros that end a tile's parts and its shards."""
@@ -148,13 +142,16 @@ class Placement:
             return (self.shape[dim] // slices,) * slices
         return self.parts.get(dim, (self.shape[dim],))
 
-    def _shares(self, dim: int, grid: Grid) -> tuple[int, ...]:
+    def shares(self, dim: int, grid: Grid) -> tuple[int, ...]:
         """Return the size of each part of a dim in a rank's tile."""
         axis, parts = self.split[dim], self._parts(dim, grid)
         if axis is None or grid[axis] == 1:
             return parts
-        units = self.units if axis is INNER else None
-        return tuple(_round_up(units or size, grid[axis]) // grid[axis] * (size // (units or size)) for size in parts)
+        shares = []
+        for size in parts:
+            units = self.units.get(dim, size)
+            shares.append(_round_up(units, grid[axis]) // grid[axis] * (size // units))
+        return tuple(shares)
 
     def _runs(self, dim: int, grid: Grid, coords: Coords, first: int, count: int) -> list["_Run"]:
         """Find where the tile's elements first .. first + count - 1 along a dim stand in the serial tensor."""
@@ -163,7 +160,7 @@ class Placement:
         if ranks == 1:
             return [_Run(first, first, count)]
         found: list[_Run] = []
-        shares = self._shares(dim, grid)
+        shares = self.shares(dim, grid)
         for size, end, share, there in zip(parts, accumulate(parts), shares, accumulate(shares), strict=True):
             begin, before = there - share, coord * share
             low, high = max(first, begin), min(first + count, there, begin + size - before)

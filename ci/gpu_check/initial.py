@@ -6,9 +6,9 @@ from statistics import median
 import torch
 
 from engine.bench.startup import draw
-from engine.grid import Grid
+from engine.grid import SPLITTING_FEATURES, Grid
 from engine.parallel.initial import fill
-from engine.placement import NORMAL, Gaussian, Placement
+from engine.placement import Gaussian, Placement
 from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import passes_if, reported
 
@@ -20,7 +20,7 @@ SHAPE = {"cpu": (1 << 10, 1 << 11), "cuda": (1 << 14, 1 << 14)}
 def initial_values(device: torch.device) -> Iterator[Finding]:
     """Compare them with the processor's in float64: without MKL its own erfinv is coarser than a GPU's in fp32."""
     yield _right(device)
-    timed = Placement("weight", SHAPE[device.type], NORMAL, True, Gaussian(0.02))
+    timed = Placement("weight", SHAPE[device.type], SPLITTING_FEATURES, True, Gaussian(0.02))
     drawing = draw(timed, Grid(), device)
     rate = drawing.elements / median(drawing.drawn_s)
     yield reported("rate of initial values", str(drawing), rate, "elements/s")
@@ -28,7 +28,7 @@ def initial_values(device: torch.device) -> Iterator[Finding]:
 
 def _right(device: torch.device) -> Finding:
     """Compare the last rows of a weight of more than 2^32 elements."""
-    whole = Placement("weight", (1 << 22, COLUMNS), NORMAL, True, Gaussian(0.02))
+    whole = Placement("weight", (1 << 22, COLUMNS), SPLITTING_FEATURES, True, Gaussian(0.02))
     begin = (whole.shape[0] - ROWS, 0)
     found = fill(torch.empty(ROWS, COLUMNS, device=device), whole, begin, 3).cpu().double()
     exact = fill(torch.empty(ROWS, COLUMNS, dtype=torch.float64), whole, begin, 3)

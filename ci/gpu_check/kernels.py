@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engine.grid import STREAM, Grid
+from engine.grid import SPLITTING_FEATURES, Grid
 from engine.layers import attention, elementwise, group_norm, loss, norm_parts
 from engine.layers.compiled import Compiled, compiles
 from engine.measure.gemm import sample
@@ -62,8 +62,8 @@ def cases(device: torch.device) -> dict[str, Call]:
     heads_BNSD, rotation_2SP = x_MH.view(2, -1, columns // HEAD_SIZES[0], HEAD_SIZES[0]), drawn(2, columns // 64, 32)
     g_MF, opened_MF = (half.contiguous() for half in g_MH.chunk(2, dim=1))
     x_BCHW, g_BCHW = (of_MH.view(8, -1, 32, columns // 32) for of_MH in (x_MH, g_MH))
-    norm = Placement("norm.weight", (3 * rows // 8,), (STREAM,), False, Constant(1.0))
-    groups = group_norm.Groups.for_rank(norm, Grid().sized({STREAM: 3}), 0, 32, device, torch.float32)
+    norm = Placement("norm.weight", (3 * rows // 8,), (SPLITTING_FEATURES[1],), False, Constant(1.0))
+    groups = group_norm.Groups.for_rank(norm, Grid().sized({SPLITTING_FEATURES[1]: 3}), 0, 32, device, torch.float32)
     own_2BG, of_channels_2BC, squares_2M = drawn(2, 8, 32).square(), drawn(2, 8, rows // 8), drawn(2, rows).square()
     shared = groups.shared_S
     rule = Rule(number=10, learning_rate=1e-3, beta1=0.9, beta2=0.95, decay=0.1, eps=1e-8)

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from engine.batch import CHUNK_BYTES
 from engine.comm.funnel import Comm
-from engine.grid import INNER, STREAM, Grid
+from engine.grid import SPLITTING_FEATURES, Grid
 from engine.layers.conv2d import Conv2d
-from engine.layers.counter_random import BatchRows, keep_mask
+from engine.layers.counter_random import BatchRows
+from engine.layers.dropout import keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear
@@ -32,7 +33,7 @@ from engine.layers.norm import LayerNorm, RMSNorm
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
-from engine.placement import NORMAL, Constant, Gaussian, Placement
+from engine.placement import Constant, Gaussian, Placement
 from engine.precision import Precision, at_least_fp32
 from engine.result.schema.gpu_check import Finding
 from gpu_check import rounding
@@ -81,7 +82,7 @@ class Bench:
     def weight(self, exact: Tensor, *, column_major: bool = False) -> ShardedWeight:
         """Return a matrix [n, k], or a kernel [n, k, height, width], as a layer holds it."""
         shape = tuple(exact.shape)
-        split = (*NORMAL, *[None] * (len(shape) - 2))
+        split = (*SPLITTING_FEATURES, *[None] * (len(shape) - 2))
         placement = Placement("weight", shape, split, True, Gaussian(1.0), column_major=column_major)
         stored = (exact.t() if column_major else exact).contiguous().flatten()
         return ShardedWeight(placement, self.parameter(stored), shape)
@@ -167,7 +168,7 @@ def group_norm(bench: Bench) -> Iterator[Compared]:
     x_BCHW, g_BCHW = (bench.drawn(IMAGES, CHANNELS, SIDE, SIDE) for _ in range(2))
     w_C, b_C = bench.drawn(CHANNELS), bench.drawn(CHANNELS)
     weight, bias = bench.parameter(w_C), bench.parameter(b_C)
-    placement = Placement("weight", (CHANNELS,), (NORMAL[0],), False, Constant(1.0))
+    placement = Placement("weight", (CHANNELS,), (SPLITTING_FEATURES[0],), False, Constant(1.0))
     norm = GroupNorm(bench.comm, bench.schedule([], [weight, bias]), placement, weight, bias, GROUPS, EPS)
     ours = _taken(lambda x, *_: norm(x), g_BCHW, [bench.input(x_BCHW), weight, bias])
     yield bench.compared(ours, lambda x, w, b: F.group_norm(x, GROUPS, w, b, EPS), g_BCHW, x_BCHW, w_C, b_C)
@@ -195,7 +196,7 @@ def position_embedding(bench: Bench) -> Iterator[Compared]:
 def layer_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, b_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(IN), bench.drawn(ROWS, IN)
     weight, bias = bench.parameter(w_H), bench.parameter(b_H)
-    norm = LayerNorm(bench.comm, STREAM, bench.schedule([], [weight, bias]), weight, bias, EPS)
+    norm = LayerNorm(bench.comm, SPLITTING_FEATURES[1], bench.schedule([], [weight, bias]), weight, bias, EPS)
     ours = _taken(lambda x, *_: norm(x), g_MH, [bench.input(x_MH), weight, bias])
     yield bench.compared(ours, lambda x, w, b: F.layer_norm(x, (IN,), w, b, EPS), g_MH, x_MH, w_H, b_H)
 
@@ -203,7 +204,7 @@ def layer_norm(bench: Bench) -> Iterator[Compared]:
 def rms_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(ROWS, IN)
     weight = bench.parameter(w_H)
-    norm = RMSNorm(bench.comm, STREAM, bench.schedule([], [weight]), weight, EPS)
+    norm = RMSNorm(bench.comm, SPLITTING_FEATURES[1], bench.schedule([], [weight]), weight, EPS)
     ours = _taken(lambda x, _: norm(x), g_MH, [bench.input(x_MH), weight])
     yield bench.compared(ours, lambda x, w: F.rms_norm(x, (IN,), w, EPS), g_MH, x_MH, w_H)
 
@@ -211,7 +212,7 @@ def rms_norm(bench: Bench) -> Iterator[Compared]:
 def cross_entropy(bench: Bench) -> Iterator[Compared]:
     """Logits far apart, so that a softmax has large and small values; in four chunks, as those of a large network."""
     logits_MV, targets_M, one = 4 * bench.drawn(ROWS, TOKENS), bench.tokens(ROWS), torch.tensor(1.0)
-    loss, targets = CrossEntropy(bench.comm, INNER, TOKENS), targets_M.to(bench.device)
+    loss, targets = CrossEntropy(bench.comm, SPLITTING_FEATURES[0], TOKENS), targets_M.to(bench.device)
     with patch.dict(CHUNK_BYTES, {bench.device.type: ROWS * TOKENS}):
         ours = _taken(lambda x: loss(x.clone(), targets, ROWS), one, [bench.input(logits_MV)])
     plain: Callable[[Tensor], Tensor] = lambda x: F.cross_entropy(at_least_fp32(x), targets_M.to(x.device))  # noqa: E731
@@ -280,7 +281,7 @@ def dropout(device: torch.device) -> Finding:
 
     def mask(on: torch.device) -> Tensor:
         rows = BatchRows(3, 5, torch.arange(2**33, 2**33 + 8, device=on))
-        return keep_mask(rows, 2, POSITIONS, range(IN), 0.1).cpu()
+        return keep_mask(rows, 2, rows.places(POSITIONS), range(IN), 0.1).cpu()
 
     wrong = int((mask(device) != mask(torch.device("cpu"))).sum())
     want, of = "none differs from the processor's", f"of {8 * POSITIONS * IN}"

@@ -110,7 +110,15 @@ class Contents:
     def _shards_of(self, placement: Placement) -> list[list[ChunkStorageMetadata]]:
         """Return the rectangles of all ranks that hold different elements, in the order of their places."""
         p = placement
-        key = p.shape, p.split, p.sharded, tuple(p.parts.items()), p.column_major, tuple(p.sliced.items()), p.units
+        key = (
+            p.shape,
+            p.split,
+            p.sharded,
+            tuple(p.parts.items()),
+            p.column_major,
+            tuple(p.sliced.items()),
+            tuple(p.units.items()),
+        )
         if key not in self._shards:
             places = product(*(range(self._grid[axis] if axis in placement.axes else 1) for axis in AXES))
             self._shards[key] = [

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.contest.rounds import CheckedContest, Disturbance, Side, take_rounds
-from engine.grid import CUTTING_STAGES, HOLDING
+from engine.grid import CUTTING_STAGES, HOLDING, Axis
 from engine.overlap.tasks import Direction, StageTask, StepSchedule
 from engine.parallel.link import Shapes, StageLink
 from engine.parallel.model import ParallelModel
@@ -94,9 +94,8 @@ class WatchedRunner(Runner):
         self._mark(BETWEEN)
         return loss
 
-    def _open_link(self, entering: Sequence[Shapes]) -> StageLink:
-        dtype = self.model.schedule.compute_dtype
-        return _WatchedLink(self._comm, entering, dtype, taken=self._begin, leaving=self._delay)
+    def _open_link(self, entering: Sequence[Shapes], dtype: torch.dtype, alike: Sequence[Axis]) -> StageLink:
+        return _WatchedLink(self._comm, entering, dtype, alike, taken=self._begin, leaving=self._delay)
 
     def _begin(self, task: StageTask) -> None:
         """Begin the work on a task, whose message is there."""
@@ -131,11 +130,12 @@ class _WatchedLink(StageLink):
         comm: Comm,
         entering: Sequence[Shapes],
         dtype: torch.dtype,
+        alike: Sequence[Axis],
         *,
         taken: Callable[[StageTask], None],
         leaving: Callable[[StageTask], None],
     ) -> None:
-        super().__init__(comm, entering, dtype)
+        super().__init__(comm, entering, dtype, alike)
         self._taken, self._leaving = taken, leaving
 
     def take(self, task: StageTask) -> list[Tensor]:

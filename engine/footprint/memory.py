@@ -50,7 +50,10 @@ def blocks_cached(training: Training, grid: Grid, needed: float, device_memory: 
     if overlap.cache != AUTO:
         return overlap.cache
     each = training.under_way(grid, 0) * grid.shards * training.compute
-    weights = [sum(p.local_numel(grid) for p in of.placements if p.sharded) for of in model.network().blocks]
+    network = model.network()
+    weights = [
+        sum(p.local_numel(grid) for p in block.placements(network.mode) if p.sharded) for block in network.blocks
+    ]
     return cached_blocks(overlap, device_memory, needed, [each * numel for numel in weights])
 
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple, Self
 
 from engine.batch import CHUNK_BYTES
-from engine.grid import INNER, REPLICATING, SHARDING, STREAM, Grid
+from engine.grid import REPLICATING, SHARDING, Grid
 from engine.models.image_operations import Conv2d
 from engine.models.network import Network, Section
 from engine.models.operations import Attention, Linear
@@ -15,6 +15,7 @@ from engine.overlap.flags import AUTO
 from engine.overlap.tasks import StepSchedule, live_whole_passes
 from engine.pipeline.fixed_schedules import OneFOneB
 from engine.placement import Placement
+from engine.tensor_mode import Side
 from engine.training_record import Training
 
 MESSAGES = 3
@@ -137,7 +138,7 @@ class Parts(NamedTuple):
         for number, (section, _) in enumerate(network.blocks):
             there = (*waiting[-1], number) if section.leaves else waiting[-1]
             waiting.append(there if section.takes is None else there[:-1])
-        return cls(network, {id(section): section.placements() for section in network.sections}, waiting)
+        return cls(network, {id(section): section.placements(network.mode) for section in network.sections}, waiting)
 
 
 class StageCount:
@@ -149,7 +150,9 @@ class StageCount:
         self._training = training
         self._network = network = parts.network
         self._waiting = parts.waiting
-        self._grid = grid
+        self._grid, self._mode = grid, network.mode
+        self._inner, self._streams = (self._mode.parts(side, grid) for side in (Side.INNER, Side.STREAM))
+        """parts into which a plane of ranks cuts what lies inside of blocks, and in the stream"""
         self._stage = stage
         self._compute, self._wide, self._group = training.compute, training.wide, training.checkpoint_group(grid)
         self._share = training.batch.sequences / grid.batch_split
@@ -166,7 +169,7 @@ class StageCount:
         head = Tiles.of([network.head_weight], grid).sharded if stage.is_last else []
         self._head, self._table = sum(head), self._rest.sharded[0] if self._rest.sharded else 0.0
         self._head_bytes = self._section(network.sections[-1]) if stage.is_last else SectionBytes(0.0, 0.0, 0.0)
-        self._stream = self._features(training.model.sequence * training.model.hidden, grid[STREAM])
+        self._stream = self._features(training.model.sequence * training.model.hidden, self._streams)
         gathers = grid.shards > 1
         self._each = self._compute if gathers else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
@@ -203,19 +206,23 @@ class StageCount:
         """Count the bytes of so many numbers of a sample, which so many ranks split."""
         return self._at_once * self._compute * count / ranks
 
+    def _parts_on(self, side: Side | None) -> int:
+        """Count the parts into which a plane of ranks cuts what lies on a side."""
+        return 1 if side is None else self._inner if side is Side.INNER else self._streams
+
     def _section(self, section: Section) -> SectionBytes:
-        model, grid = self._training.model, self._grid
+        model = self._training.model
         kept, left, largest = section.kept(model.sequence), 0.0, 0.0
-        bytes_kept = self._features(kept.over_inner, grid[INNER]) + kept.angles * self._wide
-        bytes_kept += self._features(kept.over_stream + kept.streams * model.hidden, grid[STREAM])
+        bytes_kept = self._features(kept.inner, self._inner) + kept.angles * self._wide
+        bytes_kept += self._features(kept.stream + kept.streams * model.hidden, self._streams)
         for product in section.of_kind(Linear):
-            tokens, (n, k) = section.tokens_of(product, model.sequence), product.ranks(grid)
+            tokens, (n, k) = section.tokens_of(product, model.sequence), map(self._parts_on, product.sides)
             both = self._features(product.input_tokens(tokens) * product.k, k) + self._features(tokens * product.n, n)
             left += both
             largest = max(largest, both * (2 if self._device.lays_out and isinstance(product, Conv2d) else 1))
         for attention in section.of_kind(Attention):
             features = section.tokens_of(attention, model.sequence) * attention.heads * attention.head_size
-            largest = max(largest, self._features(5 * features, grid[INNER]))
+            largest = max(largest, self._features(5 * features, self._inner))
         return SectionBytes(bytes_kept, left, largest)
 
     def _always(self) -> float:
@@ -223,7 +230,7 @@ class StageCount:
         whole = [sum(prod(carried.shape) for carried in boundary) for boundary in self._network.boundaries]
         enter = max((whole[chunk.start] for chunk in self._stage.chunks if chunk.start), default=0)
         leave = max((whole[chunk.stop] for chunk in self._stage.chunks if chunk.stop < len(whole) - 1), default=0)
-        messages = MESSAGES * self._features(enter + leave, self._grid[STREAM] * self._grid[INNER])
+        messages = MESSAGES * self._features(enter + leave, self._grid.plane)
         return self._share * self._training.model.task.row_bytes + messages + self._before
 
     @property
@@ -244,14 +251,14 @@ class StageCount:
         for place, number in enumerate(self._stage.blocks):
             new = {number, *self._waiting[number]} - kept if place % self._group == 0 else ()
             kept.update(new)
-            found.append(found[-1] + sum(self._features(features[boundary], self._grid[STREAM]) for boundary in new))
+            found.append(found[-1] + sum(self._features(features[boundary], self._streams) for boundary in new))
         return found
 
     def _logits(self, element: int) -> float:
         """Count the bytes of all logits, in elements of so many bytes."""
         section, head = self._network.sections[-1], self._network.head
         tokens = section.tokens_of(section.operations[-1], self._training.model.sequence)
-        return self._at_once * tokens * head.n / head.ranks(self._grid)[0] * element
+        return self._at_once * tokens * head.n / self._parts_on(head.sides[0]) * element
 
     def _beside(self) -> Moment:
         """Count the passes beside the one that is worked on. With several chunks no other pass is in the head."""
@@ -307,7 +314,7 @@ class StageCount:
         waiting = 0.0 if self._again else self._each * sum(tiles.gathered for tiles in self._tiles)
         weights = waiting + head + self._ahead(last.sharded[::-1])
         logits = self._logits(self._compute)
-        casts = self._device.casts_whole if self._grid[INNER] == 1 else self._device.casts_split
+        casts = self._device.casts_whole if self._grid[self._mode.inner.features] == 1 else self._device.casts_split
         loss = min(self._device.chunk_bytes, self._logits(self._wide))
         loss *= 2 if casts and self._compute != self._wide else 1
         earlier = self._first() if self._several else []
@@ -348,7 +355,7 @@ class StageCount:
         ahead = self._ahead(first) if self._several else 0.0
         if self._stage.is_first:
             master = self._training.master
-            copies = 2 if self._grid[INNER] > 1 else 1
+            copies = 2 if self._grid[self._mode.inner.features] > 1 else 1
             wide = master / self._compute if self._compute != master else 0.0
             made = 0.0 if self._stage.deferring else self._made(self._table, master)
             made += self._in_flight(first[1:]) + self._summing(0)

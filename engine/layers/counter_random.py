@@ -1,4 +1,4 @@
-"""Counter-based random numbers: dropout's masks and noise as a hash of places.
+"""Counter-based random numbers: those of dropout's masks, and noise, as a hash of places.
 
 An element depends on (seed, step, use, global row, element of the row) alone, so it is the same on every grid and
 device and in a recomputation, whichever part a rank holds. Hashes are 32-bit integer arithmetic.
@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 MASK = (1 << 32) - 1
 ODD = 0x9E3779B9
@@ -63,48 +63,9 @@ class BatchRows:
     step: int
     sequences: Tensor
 
-
-_TOP = 1 << 31
-
-
-def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float) -> Tensor:
-    """Make a bool [B, length, len(columns)]: which elements of a [sequence, token, feature] tensor are kept."""
-    device = rows.sequences.device
-    key = key_of(rows.seed, rows.step, site)
-    rows_BS = words_of(rows.sequences.unsqueeze(1) * length + torch.arange(length, device=device), key)
-    columns_H = mix(torch.arange(columns.start, columns.stop, device=device) + ODD & MASK)
-    bits_BSH = mix_bits(rows_BS.unsqueeze(2) ^ columns_H.to(torch.int32))
-    return bits_BSH.bitwise_xor_(-_TOP) >= int(p * 2**32) - _TOP  # as numbers without a sign compare
-
-
-class Dropout(nn.Module):
-    """Dropout of features of [B, S, H] in training. site: number of this dropout in the network.
-
-    part: of all features, of parts that are H wide.
-    """
-
-    def __init__(self, p: float, site: int, part: int = 0) -> None:
-        super().__init__()
-        self.p, self.site, self.part = p, site, part
-
-    def forward(self, x_BSH: Tensor, rows: BatchRows | None) -> Tensor:
-        """Scale what is kept by 1 / (1 - p). Raises ValueError if it trains without knowing its rows."""
-        if not self.training or self.p == 0:
-            return x_BSH
-        if rows is None:
-            raise ValueError("Dropout in training needs the rows of the global batch that it works on.")
-        width = x_BSH.shape[2]
-        columns = range(self.part * width, (self.part + 1) * width)
-        keep_BSH = keep_mask(rows, self.site, x_BSH.shape[1], columns, self.p)
-        return (x_BSH * keep_BSH).div_(1 - self.p)
-
-
-class PixelDropout(Dropout):
-    """Dropout of channels of pixels, [B, C, Y, X]."""
-
-    def forward(self, x_BCYX: Tensor, rows: BatchRows | None) -> Tensor:
-        rows_BPC = super().forward(x_BCYX.flatten(2).transpose(1, 2), rows)
-        return rows_BPC.transpose(1, 2).reshape_as(x_BCYX)
+    def places(self, length: int) -> Tensor:
+        """Give these samples' tokens their numbers among the batch's, so many of each sample: [B, length]."""
+        return self.sequences.unsqueeze(1) * length + torch.arange(length, device=self.sequences.device)
 
 
 _WORDS = 1 << 32

@@ -73,6 +73,12 @@ class _Lookup(torch.autograd.Function):
         return None, None, None
 
 
+def look_up(tokens: Tensor, layer: "TokenEmbedding") -> Tensor:
+    """Return the features [M, h'] of the tokens that this rank has, and zeros for the others."""
+    found: Tensor = _Lookup.apply(tokens, layer.weight, layer)
+    return found
+
+
 class TokenEmbedding(nn.Module):
     """Table of tokens [B, S] to features [B, S, h / G(features' axis)], the same along the axis that splits tokens.
 
@@ -92,7 +98,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """Look up, then sum over the tokens' axis: exactly one rank of it holds a token."""
-        O_MH = all_reduce(_Lookup.apply(tokens_BS, self.weight, self), self.comm, self.axis)
+        O_MH = all_reduce(look_up(tokens_BS, self), self.comm, self.axis)
         return O_MH.unflatten(0, tokens_BS.shape)
 
 

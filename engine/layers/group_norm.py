@@ -58,9 +58,9 @@ def channel_counts(placement: Placement, grid: Grid, groups: int) -> list[Counte
 def find_straddling(placement: Placement, grid: Grid, groups: int) -> list[int]:
     """List the groups that no rank holds wholly, so that ranks have to share their statistics.
 
-    >>> from engine.grid import STREAM
+    >>> from engine.grid import Axis
     >>> from engine.placement import Constant
-    >>> norm = Placement("norm1.weight", (96,), (STREAM,), False, Constant(1.0))
+    >>> norm = Placement("norm1.weight", (96,), (Axis.Y,), False, Constant(1.0))
     >>> find_straddling(norm, Grid(y=2), 32), find_straddling(norm, Grid(y=3), 32)
     ([], [10, 21])
     """

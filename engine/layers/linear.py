@@ -98,11 +98,11 @@ def all_reduce(partial: Tensor, comm: Comm, axis: Axis | None) -> Tensor:
     return AllReduce.apply(partial, comm, axis)
 
 
-class Linear(nn.Module):
-    """Linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
+class ShardedLinear(nn.Module):
+    """Weight of a linear layer on the grid, and how its products are made: base of the layers of all tensor modes.
 
-    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED, or none for one of them. A bias [n /
-    G(out axis)] is added once, after the reduction. kernels: how it multiplies; as its weight is stored.
+    The weight's placement says which axis splits n and which k, if any. kernels: how it multiplies; as its weight is
+    stored.
 
     What can be known before a step is found out here: between two large products each line of Python has fallen out of
     the processor's caches, and takes ten times as long as in a loop.
@@ -125,6 +125,13 @@ class Linear(nn.Module):
         self.gradient_dtype = matmul.gradient_dtype(compute, kept.dtype, kept.device, shards=comm.grid.shards)
         self.weight = sharded.shard
         self.bias = bias
+
+
+class Linear(ShardedLinear):
+    """Linear layer of Algorithm 1. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
+
+    A bias [n / G(out axis)] is added once, after the reduction.
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [..., K] to [..., N]."""

@@ -142,12 +142,13 @@ to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
 class SerialCrossEntropy(nn.Module):
     """Map of logits [M, V] and targets [M] to the sum of the rows' losses in nats, divided: a scalar.
 
-    columns: V. ignores: whether there may be rows that don't count, whose target is -100.
+    columns: V. ignores: whether there may be rows that don't count, whose target is -100. by_token: whether rows are
+    tokens of samples, which ranks may share.
     """
 
-    def __init__(self, columns: int, *, ignores: bool = False) -> None:
+    def __init__(self, columns: int, *, ignores: bool = False, by_token: bool = True) -> None:
         super().__init__()
-        self.columns, self.ignores = columns, ignores
+        self.columns, self.ignores, self.by_token = columns, ignores, by_token
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
@@ -164,6 +165,8 @@ class CrossEntropy(nn.Module):
     def __init__(self, comm: Comm, axis: Axis, columns: int, *, ignores: bool = False) -> None:
         super().__init__()
         self.comm, self.axis, self.columns, self.ignores = comm, axis, columns, ignores
+        self.partial: tuple[Axis, ...] = ()
+        """axes besides those that split the batch along which ranks have losses of different rows"""
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         """Sum the losses; differentiable once. A gradient divided here is rounded once, and on CPUs needs no further

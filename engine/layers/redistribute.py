@@ -1,4 +1,4 @@
-"""Redistribution of features from x, where a projection ends, to y, where the residual stream has them."""
+"""Redistribution of features from where a projection from the stream ends to where the residual stream has them."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
-from engine.grid import INNER, STREAM, Axis
+from engine.grid import Axis
+from engine.layers.passes import Pass
+from engine.tensor_mode import TensorMode
 
 
 class Redistribute(nn.Module):
@@ -20,17 +22,32 @@ class Redistribute(nn.Module):
         return features
 
 
+class Enter(nn.Module):
+    """Beginning of the stream: serially, nothing. Where ranks have rows of their own, these of [B, S, h]."""
+
+    def forward(self, x_BSH: Tensor, at: Pass) -> Tensor:
+        return x_BSH
+
+
+class Leave(nn.Module):
+    """End of the stream: serially, nothing. Where ranks have rows of their own, those of all of them, [B, S, h]."""
+
+    def forward(self, x: Tensor, at: Pass) -> Tensor:
+        return x
+
+
 class _GatherAndCut(torch.autograd.Function):
-    """F / Gx features to F / Gy. All of y hold the same input, and all of x the same gradient."""
+    """F / G(split) features to F / G(cut). All along cut hold the same input, and all along split the same gradient."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, comm: Comm, dim: int) -> Tensor:
-        ctx.comm, ctx.dim = comm, dim
-        return _redistributed(features, comm, INNER, STREAM, dim)
+    def forward(ctx: Any, features: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -> Tensor:
+        ctx.comm, ctx.axes, ctx.dim = comm, (cut, split), dim
+        return _redistributed(features, comm, split, cut, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _redistributed(gradient, ctx.comm, STREAM, INNER, ctx.dim), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        cut, split = ctx.axes
+        return _redistributed(gradient, ctx.comm, cut, split, ctx.dim), None, None, None, None
 
 
 def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -> Tensor:
@@ -45,13 +62,13 @@ def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -
 
 
 class RedistributeOverGrid(nn.Module):
-    """Redistribution of F / Gx features to F / Gy; none where neither axis splits anything."""
+    """Redistribution of features over the axis of inner ones to the stream's; none where neither splits anything."""
 
-    def __init__(self, comm: Comm, dim: int) -> None:
+    def __init__(self, comm: Comm, mode: TensorMode, dim: int) -> None:
         super().__init__()
         self.comm, self.dim = comm, dim
+        self.axes = mode.inner.features, mode.stream.features
+        self.moves = any(comm.grid[axis] > 1 for axis in self.axes)
 
     def forward(self, features: Tensor) -> Tensor:
-        if self.comm.grid[INNER] == self.comm.grid[STREAM] == 1:
-            return features
-        return _GatherAndCut.apply(features, self.comm, self.dim)
+        return _GatherAndCut.apply(features, self.comm, *self.axes, self.dim) if self.moves else features

@@ -1,15 +1,12 @@
 """Table of the layers of the grid that take the places of serial ones. Who adds a layer adds it to the table."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch import nn
 
-from engine.comm.funnel import Comm
-from engine.grid import INNER, STREAM
 from engine.layers.conv2d import Conv2d, Joining, JoiningOnGrid, Skip, SkipOnGrid
-from engine.layers.counter_random import Dropout, PixelDropout
+from engine.layers.dropout import Dropout, PixelDropout
 from engine.layers.elementwise import GELU, AddNorm, FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import (
     Patches,
@@ -21,31 +18,12 @@ from engine.layers.embedding import (
 )
 from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear
+from engine.layers.local import Local
 from engine.layers.loss import CrossEntropy, SerialCrossEntropy
-from engine.layers.matmul import Kernels
 from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
 from engine.layers.redistribute import Redistribute, RedistributeOverGrid
-from engine.overlap.schedule import WeightSchedule
-from engine.overlap.weight import ShardedWeight
-from engine.placement import Placement
 
 OnGrid = TypeVar("OnGrid", bound=Linear)
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """Rank's part of a layer. Placements and parameters go by their names in it, such as "weight".
-
-    sharded: those parameters that are sharded over z. kernels: how the layer multiplies.
-    """
-
-    name: str
-    comm: Comm
-    schedule: WeightSchedule
-    placements: Mapping[str, Placement]
-    parameters: Mapping[str, nn.Parameter]
-    sharded: Mapping[str, ShardedWeight]
-    kernels: Kernels
 
 
 def _embedding(serial: nn.Embedding, local: Local) -> nn.Module:
@@ -56,14 +34,15 @@ def _embedding(serial: nn.Embedding, local: Local) -> nn.Module:
 
 def _layer_norm(serial: nn.LayerNorm, local: Local) -> nn.Module:
     weight, bias = local.parameters["weight"], local.parameters.get("bias")
-    return LayerNorm(local.comm, STREAM, local.schedule, weight, bias, serial.eps)
+    return LayerNorm(local.comm, local.mode.stream.features, local.schedule, weight, bias, serial.eps)
 
 
 def _rms_norm(serial: nn.RMSNorm, local: Local) -> nn.Module:
     assert serial.eps is not None
-    if local.placements["weight"].split == (STREAM,):
-        return RMSNorm(local.comm, STREAM, local.schedule, local.parameters["weight"], serial.eps)
-    return HeadNorm(local.comm, local.parameters["weight"], serial.eps)
+    (axis,) = local.placements["weight"].split
+    if axis is None:
+        return HeadNorm(local.comm, local.parameters["weight"], serial.eps)
+    return RMSNorm(local.comm, axis, local.schedule, local.parameters["weight"], serial.eps)
 
 
 def _make_linear(kind: type[OnGrid], local: Local) -> OnGrid:
@@ -102,10 +81,11 @@ def _patches(serial: Patches, local: Local) -> nn.Module:
 
 
 def _dropout(_: nn.Dropout, local: Local) -> nn.Module:
-    raise ValueError(f"{local.name} draws masks that no grid can repeat: use engine.layers.counter_random.Dropout.")
+    raise ValueError(f"{local.name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
 
 
-LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
+Makers = dict[type[nn.Module], Callable[[Any, Local], nn.Module]]
+LAYERS: Makers = {
     Patches: _patches,
     nn.Linear: lambda _, local: _make_linear(Linear, local),
     WaveLinear: _wave_linear,
@@ -115,14 +95,18 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.RMSNorm: _rms_norm,
     nn.GroupNorm: _group_norm,
     nn.Dropout: _dropout,
-    Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[STREAM]),
-    PixelDropout: lambda serial, local: PixelDropout(serial.p, serial.site, part=local.comm.coords[INNER]),
-    SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, INNER, serial.columns, ignores=serial.ignores),
+    Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[local.mode.stream.features]),
+    PixelDropout: lambda serial, local: PixelDropout(
+        serial.p, serial.site, part=local.comm.coords[local.mode.inner.features]
+    ),
+    SerialCrossEntropy: lambda serial, local: CrossEntropy(
+        local.comm, local.mode.inner.features, serial.columns, ignores=serial.ignores
+    ),
     Rotate: lambda _, __: FusedRotate(),
     SwiGLU: lambda _, __: FusedSwiGLU(),
     GELU: lambda serial, _: FusedGELU(serial.approximate),
     AddNorm: lambda _, __: FusedAddNorm(),
-    Redistribute: lambda serial, local: RedistributeOverGrid(local.comm, serial.dim),
+    Redistribute: lambda serial, local: RedistributeOverGrid(local.comm, local.mode, serial.dim),
 }
 """Makers of the grid's layer of a serial one, by type. Other types work on part of their features."""
 

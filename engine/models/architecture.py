@@ -12,7 +12,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.errors import UsageError, listed_divisors
-from engine.grid import INNER, STREAM, Axis, Grid
+from engine.grid import Axis, Grid
 from engine.models.network import Carried, Network
 from engine.models.tasks import Task
 from engine.placement import Placement
@@ -35,7 +35,7 @@ class Architecture(Protocol):
     layers: int
     """Blocks, which activation checkpointing runs again as a whole."""
     hidden: int
-    """Features of the residual stream, which y splits."""
+    """Features of the residual stream."""
     heads: int
     sequence: int
     """Tokens of a sample in the residual stream."""
@@ -166,21 +166,22 @@ def check_positions(sequence: int, positions: int | None) -> None:
 
 
 def _check_splits(model: Architecture, grid: Grid) -> None:
-    network, inner, stream = model.network(), grid[INNER], grid[STREAM]
-    _check_axis(grid, INNER, network.divided_by_inner, gcd(*network.divided_by_inner.values()))
-    for what, numbers in network.shared_by_inner.items():
+    network = model.network()
+    inner, stream = network.mode.inner.features, network.mode.stream.features
+    _check_axis(grid, inner, network.divided_inside, gcd(*network.divided_inside.values()))
+    for what, numbers in network.shared_inside.items():
         for number in numbers:
-            if not leaves_none_out(number, inner):
+            if not leaves_none_out(number, grid[inner]):
                 raise UsageError(
-                    f"Grid {grid} shares {number} {what} among {INNER}={inner} ranks, but the last ones would have "
-                    f"none: {_list_sizes(INNER, number)}."
+                    f"Grid {grid} shares {number} {what} among {inner}={grid[inner]} ranks, but the last ones would "
+                    f"have none: {_list_sizes(inner, number)}."
                 )
-    _check_axis(grid, STREAM, network.divided_by_stream, None)
-    both = network.divided_by_both
-    if both % (inner * stream):
+    _check_axis(grid, stream, network.divided_in_stream, None)
+    both, ranks = network.divided_by_both, grid[inner] * grid[stream]
+    if both % ranks:
         raise UsageError(
-            f"Grid {grid} splits the channels over {INNER}={inner} within {STREAM}={stream}, but {both} is not a "
-            f"multiple of {inner * stream}: {INNER} times {STREAM} may be one of {listed_divisors(both)}."
+            f"Grid {grid} splits the channels over {inner}={grid[inner]} within {stream}={grid[stream]}, but {both} is "
+            f"not a multiple of {ranks}: {inner} times {stream} may be one of {listed_divisors(both)}."
         )
 
 

@@ -39,10 +39,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from engine.grid import INNER, STREAM, Grid
+from engine.grid import SPLITTING_FEATURES, Grid
 from engine.models.architecture import Architecture
 from engine.models.network import Section
 from engine.models.operations import Attention, Linear, Operation
+from engine.tensor_mode import Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class ForwardFlops:
 
     blocks: int
     repeated: int
-    """Part that all Gy ranks along STREAM run alike, because Algorithm 1 leaves them the same activations."""
+    """Part that is run again by each rank that has the same inner features."""
 
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
@@ -103,17 +104,19 @@ def model_flops(model: Architecture, sequences: int) -> int:
 
 
 def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute: bool) -> int:
-    """Count the flops of one step of the whole job that Algorithm 1 runs on top of `hardware_flops`, and no utilisation
+    """Count the flops of one step of the whole job that ranks run on top of `hardware_flops`, and no utilisation
     counts.
 
-    Between the sum over y that ends a projection and the next product all Gy ranks hold the same activations, so
-    attention runs Gy times over; and so does a product before or after the blocks along an axis that splits nothing of
-    it.
+    In Algorithm 1 all Gy ranks hold the same activations between the sum over y that ends a projection and the next
+    product, so attention runs Gy times over; and so does a product before or after the blocks along an axis that splits
+    nothing of it.
     """
-    repeated = (grid[STREAM] - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated
+    mode = model.network().mode
+    repeated = (mode.repeats(Side.INNER, grid) - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated
     for section in (section for some in model.network().around for section in some):
         for linear in section.of_kind(Linear):
-            times = prod(grid[axis] for axis in (INNER, STREAM) if axis not in linear.split)
+            split = mode.split(linear.sides)
+            times = prod(grid[axis] for axis in SPLITTING_FEATURES if axis not in split)
             of_one = _of(section, [linear], model.sequence) * (2 if linear.reads_data else 3)
             repeated += (times - 1) * sequences * of_one
     return repeated

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from engine.grid import INNER, STREAM, Axis, Grid
+from engine.grid import Grid
 from engine.models.network import Network
 from engine.models.operations import Kept, Linear, Operation
 from engine.placement import Constant, Placement
+from engine.tensor_mode import Side, TensorMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +20,21 @@ class Conv2d(Linear):
     pixels_in: int | None = None
     """Pixels that it takes, where they are others."""
     joins: bool = False
-    """Whether what it gives is a part of the residual stream, which the next transformed one adds to its own: INNER
-    splits n within the slices of STREAM.
+    """Whether what it gives is a part of the residual stream, which the next one onto it adds to its own: the axis of
+    inner features splits n within the slices of the stream's.
     """
     shares_input: bool = False
     """Whether a norm of the block keeps its input, too."""
 
-    def placements(self, prefix: str) -> Iterator[Placement]:
+    def placements(self, prefix: str, mode: TensorMode) -> Iterator[Placement]:
         name, shape = f"{prefix}{self.name}", (self.n, self.k, self.kernel, self.kernel)
+        split = mode.split(self.sides)
         parts = {dim: sizes for dim, sizes in ((0, self.parts), (1, self.parts_in)) if sizes}
         of_bias = {0: self.parts} if self.parts else {}
-        sliced = {0: STREAM} if self.joins else {}
-        yield Placement(f"{name}.weight", shape, (*self.split, None, None), True, self.init, parts, sliced=sliced)
+        sliced = {0: mode.stream.features} if self.joins else {}
+        yield Placement(f"{name}.weight", shape, (*split, None, None), True, self.init, parts, sliced=sliced)
         if self.bias:
-            yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, self.bias_init, of_bias, sliced=sliced)
+            yield Placement(f"{name}.bias", (self.n,), split[:1], False, self.bias_init, of_bias, sliced=sliced)
 
     def input_tokens(self, output_tokens: int) -> int:
         return self.pixels_in or output_tokens
@@ -46,11 +48,11 @@ class Conv2d(Linear):
         if self.shares_input:
             return Kept()
         inputs = self.k * (self.input_tokens(self.tokens) // self.tokens if self.tokens else 1)
-        return Kept(over_stream=inputs) if self.split[1] is STREAM else Kept(over_inner=inputs)
+        return Kept(stream=inputs) if self.sides[1] is Side.STREAM else Kept(inner=inputs)
 
     @property
-    def divided_by_inner(self) -> Mapping[str, int]:
-        sizes = [size for size, axis in zip((self.n, self.k), self.split, strict=True) if axis is INNER]
+    def divided_inside(self) -> Mapping[str, int]:
+        sizes = [size for size, side in zip((self.n, self.k), self.sides, strict=True) if side is Side.INNER]
         return {"channels": sizes[0]} if sizes else {}
 
 
@@ -61,29 +63,28 @@ class GroupNorm(Operation):
     name: str
     features: int
     groups: int
-    split: Axis = STREAM
-    """Axis that splits its channels."""
+    side: Side = Side.STREAM
+    """Where its channels lie."""
     parts_in: tuple[int, ...] = ()
     silu: bool = True
     tokens: int | None = None
 
-    def placements(self, prefix: str) -> Iterator[Placement]:
+    def placements(self, prefix: str, mode: TensorMode) -> Iterator[Placement]:
         parts = {0: self.parts_in} if self.parts_in else {}
+        split = (mode.axis(self.side),)
         for name, value in (("weight", 1.0), ("bias", 0.0)):
-            yield Placement(
-                f"{prefix}{self.name}.{name}", (self.features,), (self.split,), False, Constant(value), parts
-            )
+            yield Placement(f"{prefix}{self.name}.{name}", (self.features,), split, False, Constant(value), parts)
 
-    def whole(self, grid: Grid) -> bool:
+    def whole(self, grid: Grid, mode: TensorMode) -> bool:
         """Return whether each group is on one rank. The grid needn't divide the channels."""
-        ranks, of_group = grid[self.split], self.features // self.groups
+        ranks, of_group = grid[mode[self.side].features], self.features // self.groups
         return ranks == 1 or all(part % (ranks * of_group) == 0 for part in self.parts_in or (self.features,))
 
     @property
     def kept(self) -> Kept:
         """Its input, and that of the SiLU."""
         kept = self.features * (1 + self.silu)
-        return Kept(over_stream=kept) if self.split is STREAM else Kept(over_inner=kept)
+        return Kept(stream=kept) if self.side is Side.STREAM else Kept(inner=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Resample(Operation):
 
     @property
     def kept(self) -> Kept:
-        return Kept(over_stream=self.features if self.halves else 0)
+        return Kept(stream=self.features if self.halves else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +119,4 @@ def norms_that_share(network: Network, grid: Grid) -> tuple[int, int]:
     ((2, 88), (0, 88))
     """
     norms = [norm for section in network.sections for norm in section.of_kind(GroupNorm)]
-    return sum(not norm.whole(grid) for norm in norms), len(norms)
+    return sum(not norm.whole(grid, network.mode) for norm in norms), len(norms)

@@ -7,9 +7,10 @@ from functools import cached_property
 from math import gcd, prod
 from typing import NamedTuple, TypeVar
 
-from engine.grid import STREAM, Grid
+from engine.grid import Grid
 from engine.models.operations import Kept, Linear, Operation
 from engine.placement import Placement
+from engine.tensor_mode import ALGORITHM_1, TensorMode
 
 AnyOperation = TypeVar("AnyOperation", bound=Operation)
 
@@ -20,7 +21,7 @@ class Carried:
 
     shape: tuple[int, ...]
     dim: int
-    """Dim of its features, which STREAM splits."""
+    """Dim of its features."""
     label: str = "hidden size"
     """Name of the features in error messages."""
 
@@ -31,9 +32,10 @@ class Carried:
     def features(self) -> int:
         return self.shape[self.dim]
 
-    def of_rank(self, grid: Grid) -> tuple[int, ...]:
+    def of_rank(self, grid: Grid, mode: TensorMode) -> tuple[int, ...]:
         """Return the shape of a rank's part."""
-        return tuple(size // (grid[STREAM] if dim == self.dim else 1) for dim, size in enumerate(self.shape))
+        ranks = grid[mode.stream.features]
+        return tuple(size // (ranks if dim == self.dim else 1) for dim, size in enumerate(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Section:
     """Tensor it takes besides, that an earlier block has left for it."""
     leaves: bool = False
     """Whether it leaves the stream as it takes it for a later block, too."""
+    whole: bool = False
+    """Whether its layers have all rows in every tensor mode, as they are few or no equal part of others."""
 
     def tokens_of(self, operation: Operation, sequence: int) -> int:
         """Count the tokens of a sample that one of its operations works on."""
@@ -65,9 +69,10 @@ class Section:
         """Return the beginning of the names of a repeat's layers."""
         return f"{self.name}.{self.first + number}." if self.name else ""
 
-    def placements(self, number: int = 0) -> list[Placement]:
+    def placements(self, mode: TensorMode, number: int = 0) -> list[Placement]:
         """List the placements of one repeat's parameters, in the model's order. Repeats differ in names alone."""
-        return [placed for operation in self.operations for placed in operation.placements(self.prefix(number))]
+        lies = mode.whole if self.whole else mode
+        return [placed for operation in self.operations for placed in operation.placements(self.prefix(number), lies)]
 
     def kept(self, sequence: int) -> Kept:
         """Sum what one repeat keeps of a sample for its backward."""
@@ -78,7 +83,7 @@ class Section:
     def parts_in(self) -> set[tuple[int, ...]]:
         """Parts of the features that its first operation takes, and its first product, and those like it."""
         first = self.of_kind(Linear)[0]
-        alike = [linear for linear in self.of_kind(type(first)) if (linear.k, linear.split) == (first.k, first.split)]
+        alike = [linear for linear in self.of_kind(type(first)) if (linear.k, linear.sides) == (first.k, first.sides)]
         return {operation.parts_in for operation in (self.operations[0], *alike)}
 
     def of_kind(self, kind: type[AnyOperation]) -> list[AnyOperation]:
@@ -92,9 +97,8 @@ class Block(NamedTuple):
     section: Section
     number: int
 
-    @property
-    def placements(self) -> list[Placement]:
-        return self.section.placements(self.number)
+    def placements(self, mode: TensorMode) -> list[Placement]:
+        return self.section.placements(mode, self.number)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,8 @@ class Network:
     sections: tuple[Section, ...]
     entering: tuple[Carried, ...]
     """Inputs of the first block: the stream, and what goes beside it to every block."""
+    mode: TensorMode = ALGORITHM_1
+    """Way in which it lies on a grid."""
 
     def repeats(self) -> Iterator[tuple[Section, int]]:
         """List every repeat of every section, by its number. A pipeline may cut between any two."""
@@ -113,7 +119,19 @@ class Network:
 
     def placements(self) -> dict[str, Placement]:
         """Return the placements of all parameters by name, in the model's order; a tied one under its first name."""
-        return {placed.name: placed for section, number in self.repeats() for placed in section.placements(number)}
+        return {
+            placed.name: placed
+            for section, number in self.repeats()
+            for placed in section.placements(self.mode, number)
+        }
+
+    @property
+    def whole_layers(self) -> set[str]:
+        """Names of the layers with parameters that have all rows."""
+        placed = (
+            one for section, number in self.repeats() if section.whole for one in section.placements(self.mode, number)
+        )
+        return {one.name.rpartition(".")[0] for one in placed}
 
     @property
     def ties(self) -> Mapping[str, str]:
@@ -129,9 +147,10 @@ class Network:
     def kinds(self) -> tuple[Placement, ...]:
         """Placements, of those that differ in names and initial values alone the first."""
         kinds: dict[tuple[object, ...], Placement] = {}
-        for placed in (placed for section in self.sections for placed in section.placements()):
+        for placed in (placed for section in self.sections for placed in section.placements(self.mode)):
             parts, sliced = tuple(placed.parts.items()), tuple(placed.sliced.items())
-            kinds.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced, placed.units), placed)
+            units = tuple(placed.units.items())
+            kinds.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced, units), placed)
         return tuple(kinds.values())
 
     @property
@@ -179,16 +198,16 @@ class Network:
         return next(placed for placed in self.after if placed.name == self.ties.get(name, name))
 
     @cached_property
-    def divided_by_inner(self) -> Mapping[str, int]:
-        """Numbers that the axis INNER has to divide, by name: of several the largest common divisor."""
-        return _common_divisors(item for operation in self._operations for item in operation.divided_by_inner.items())
+    def divided_inside(self) -> Mapping[str, int]:
+        """Numbers that the axis of inner features has to divide, by name: of several the largest common divisor."""
+        return _common_divisors(item for operation in self._operations for item in operation.divided_inside.items())
 
     @cached_property
-    def shared_by_inner(self) -> Mapping[str, tuple[int, ...]]:
-        """Numbers of which each rank of the axis INNER has to have one or more, by name."""
+    def shared_inside(self) -> Mapping[str, tuple[int, ...]]:
+        """Numbers of which each rank of that axis has to have one or more, by name."""
         found: dict[str, set[int]] = defaultdict(set)
         for operation in self._operations:
-            for name, number in operation.shared_by_inner.items():
+            for name, number in operation.shared_inside.items():
                 found[name].add(number)
         return {name: tuple(sorted(numbers)) for name, numbers in found.items()}
 
@@ -197,14 +216,16 @@ class Network:
         return (operation for section in self.sections for operation in section.operations)
 
     @cached_property
-    def divided_by_stream(self) -> Mapping[str, int]:
-        """Numbers that the axis STREAM has to divide, likewise."""
+    def divided_in_stream(self) -> Mapping[str, int]:
+        """Numbers that the axis of the stream's features has to divide, likewise."""
         carried = (*self.entering, *(section.output for section in self.sections if section.output))
         return _common_divisors((tensor.label, tensor.features) for tensor in carried)
 
     @cached_property
     def divided_by_both(self) -> int:
-        """Channels that INNER splits within the slices of STREAM: of several the largest common divisor."""
+        """Channels that the axis of inner features splits within slices of the stream's: of several the largest common
+        divisor.
+        """
         return gcd(*(placed.shape[dim] for placed in self.kinds for dim in placed.sliced))
 
     @property
@@ -216,12 +237,12 @@ class Network:
     @property
     def before(self) -> list[Placement]:
         """Placements of the parameters that are used before the blocks."""
-        return [placed for section in self.around[0] for placed in section.placements()]
+        return [placed for section in self.around[0] for placed in section.placements(self.mode)]
 
     @property
     def after(self) -> list[Placement]:
         """Placements of those that are used after the blocks, and of a table that one of them is tied to."""
-        own = [placed for section in self.around[1] for placed in section.placements()]
+        own = [placed for section in self.around[1] for placed in section.placements(self.mode)]
         return own + [placed for placed in self.before if placed.name in self.ties.values()]
 
     @property
@@ -234,13 +255,16 @@ class Network:
         all blocks, too, and the last what is used after them, a copy of a tied table included.
         """
         before, after = self.before if first else [], self.after if last else []
-        inside = [placed for number in blocks for placed in self.blocks[number].placements]
+        inside = [placed for number in blocks for placed in self.blocks[number].placements(self.mode)]
         return list({placed.name: placed for placed in (*before, *inside, *after)}.values())
 
     @property
     def parameters(self) -> int:
         """Number of parameters, each counted once."""
-        return sum(section.repeat * prod(placed.shape) for section in self.sections for placed in section.placements())
+        each = (
+            section.repeat * sum(prod(one.shape) for one in section.placements(self.mode)) for section in self.sections
+        )
+        return sum(each)
 
 
 def _common_divisors(numbers: Iterable[tuple[str, int]]) -> Mapping[str, int]:

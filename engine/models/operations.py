@@ -1,9 +1,9 @@
 """Operations: what a network does with each token, as data, from which parameters, flops and memory follow. No torch.
 
-The residual stream is split over y (features) and over z and data (rows), and is the same on all of x. In between,
-features are split over x and are the same on all of y:
+Features lie on one of two sides, in the residual stream or inside of blocks, and the tensor mode says which axes split
+them there. Rows are split over z and data. A product goes from one side to the other:
 
-    projections from the residual stream, the head, the token table: normal       projections onto it: transposed
+    projections from the residual stream, and the head    projections onto it
 
 A new operation is a frozen dataclass here, or in a family's folder, and a layer of the grid (engine/parallel).
 """
@@ -12,21 +12,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from engine.grid import INNER, STREAM, Axis, Grid
-from engine.placement import NORMAL, Constant, Gaussian, Initial, Placement
+from engine.grid import Grid
+from engine.placement import Constant, Gaussian, Initial, Placement
+from engine.tensor_mode import Side, TensorMode
 
 INITIAL_STD = 0.02
 """Standard deviation of GPT-2's initial values. Its biases start at 0, its norms at 1."""
 SMALL, ZERO = Gaussian(INITIAL_STD), Constant(0.0)
 
 
+Sides = tuple[Side | None, Side | None]
+FROM_STREAM: Sides = (Side.INNER, Side.STREAM)
+"""Sides of n and k of a projection from the residual stream: the normal layer of axonn-sc24."""
+ONTO_STREAM: Sides = (Side.STREAM, Side.INNER)
+"""Sides of one onto it: the transposed layer."""
+
+
 class Kept(NamedTuple):
     """Features of each token that are kept for the backward, in the compute dtype."""
 
-    over_inner: int = 0
-    """features that the axis INNER splits"""
-    over_stream: int = 0
-    """features that the axis STREAM splits"""
+    inner: int = 0
+    """features inside of blocks"""
+    stream: int = 0
+    """features that lie as those of the residual stream"""
     streams: int = 0
     """copies of the whole residual stream, as the input of a norm"""
     angles: int = 0
@@ -50,7 +58,7 @@ class Operation:
     parts_in: tuple[int, ...] = ()
     """Parts of the features that it takes, each of which is split on its own; none if all are split as one."""
 
-    def placements(self, prefix: str) -> Iterator[Placement]:
+    def placements(self, prefix: str, mode: TensorMode) -> Iterator[Placement]:
         """Yield the placements of its own parameters, in the model's order. prefix: beginning of their names."""
         yield from ()
 
@@ -64,14 +72,14 @@ class Operation:
         return Kept()
 
     @property
-    def divided_by_inner(self) -> Mapping[str, int]:
-        """Numbers that the axis INNER has to divide, by their names."""
+    def divided_inside(self) -> Mapping[str, int]:
+        """Numbers that the axis of inner features has to divide, by their names."""
         return {}
 
     @property
-    def shared_by_inner(self) -> Mapping[str, int]:
-        """Numbers of which each rank of the axis INNER has to have one or more, likewise. Where it doesn't divide them
-        the last ranks have fewer.
+    def shared_inside(self) -> Mapping[str, int]:
+        """Numbers of which each rank of that axis has to have one or more, likewise. Where it doesn't divide them the
+        last ranks have fewer.
         """
         return {}
 
@@ -84,13 +92,16 @@ class Table(Operation):
     rows: int
     features: int
     sharded: bool = True
-    """Whether x splits the rows and z shards them, as of tokens; otherwise both replicate the table."""
+    """Whether an axis splits the rows and z shards them, as of tokens; otherwise both replicate the table."""
     init: Initial = SMALL
 
-    def placements(self, prefix: str) -> Iterator[Placement]:
-        split = NORMAL if self.sharded else (None, STREAM)
-        shape = (self.rows, self.features)
-        yield Placement(f"{prefix}{self.name}.weight", shape, split, self.sharded, self.init)
+    def placements(self, prefix: str, mode: TensorMode) -> Iterator[Placement]:
+        name, shape = f"{prefix}{self.name}.weight", (self.rows, self.features)
+        if self.sharded:
+            yield Placement(name, shape, mode.split(FROM_STREAM), True, self.init)
+        else:
+            split = (None, mode.stream.features)
+            yield Placement(name, shape, split, False, self.init, partial=mode.stream.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,28 +111,28 @@ class Linear(Operation):
     name: str
     n: int
     k: int
-    split: tuple[Axis | None, Axis | None] = NORMAL
-    """NORMAL from the residual stream, TRANSPOSED onto it, None for what no axis splits."""
+    sides: Sides = FROM_STREAM
+    """Where n and k lie; None for what no axis splits."""
     parts: tuple[int, ...] = ()
     """Parts of n, each of which is split on its own, such as query, key and value heads."""
     bias: bool = False
     init: Initial = SMALL
     bias_init: Initial = ZERO
     units: int | None = None
-    """Heads, none of which is cut, that are its features on the side that INNER splits."""
+    """Heads, none of which is cut, that are its inner features."""
     tied: str | None = None
     """Table whose weight it has."""
     reads_data: bool = False
     """Whether its input is data, of which no gradient is made."""
     tokens: int | None = None
 
-    def placements(self, prefix: str) -> Iterator[Placement]:
+    def placements(self, prefix: str, mode: TensorMode) -> Iterator[Placement]:
         name, parts = f"{prefix}{self.name}", {0: self.parts} if self.parts else {}
         if self.tied is None:
-            yield self._weight(f"{name}.weight")
+            yield self._weight(f"{name}.weight", mode)
         if self.bias:
-            split = self.split[:1]
-            yield Placement(f"{name}.bias", (self.n,), split, False, self.bias_init, parts, units=self.units)
+            split = mode.split(self.sides)[:1]
+            yield Placement(f"{name}.bias", (self.n,), split, False, self.bias_init, parts, units=self._units[0])
 
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k
@@ -130,32 +141,33 @@ class Linear(Operation):
         """Count the tokens that it takes."""
         return output_tokens
 
-    def tile_shape(self, grid: Grid) -> tuple[int, ...]:
+    def tile_shape(self, grid: Grid, mode: TensorMode) -> tuple[int, ...]:
         """Return the shape of a rank's tile of its weight."""
-        return self._weight("").tile_shape(grid)
+        return self._weight("", mode).tile_shape(grid)
 
-    def _weight(self, name: str) -> Placement:
-        parts = {0: self.parts} if self.parts else {}
-        return Placement(name, (self.n, self.k), self.split, True, self.init, parts, units=self.units)
+    def _weight(self, name: str, mode: TensorMode) -> Placement:
+        parts, split = {0: self.parts} if self.parts else {}, mode.split(self.sides)
+        return Placement(name, (self.n, self.k), split, True, self.init, parts, units=self._units[0] | self._units[1])
 
-    def ranks(self, grid: Grid) -> tuple[int, int]:
-        """Count the ranks that split n, and those that split k."""
-        n, k = (1 if axis is None else grid[axis] for axis in self.split)
+    @property
+    def _units(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Units along n, and along k."""
+        n, k = ({dim: self.units} if self.units and self.sides[dim] is Side.INNER else {} for dim in (0, 1))
         return n, k
 
     @property
     def kept(self) -> Kept:
-        return Kept(over_stream=self.k) if self.split[1] is STREAM else Kept(over_inner=self.k)
+        return Kept(stream=self.k) if self.sides[1] is Side.STREAM else Kept(inner=self.k)
 
 
 @dataclass(frozen=True, slots=True)
 class Redistribute(Operation):
-    """Features that x splits become features of the residual stream, which y splits."""
+    """Features from inside of a block become features of the residual stream."""
 
     features: int
 
     @property
-    def divided_by_inner(self) -> Mapping[str, int]:
+    def divided_inside(self) -> Mapping[str, int]:
         return {"hidden size": self.features}
 
 
@@ -172,8 +184,10 @@ class Norm(Operation):
     shares_input: bool = False
     """Whether another norm of the block reads the stream at the same place."""
 
-    def placements(self, prefix: str) -> Iterator[Placement]:
-        split, partial = ((STREAM,), ()) if self.heads is None else ((None,), (INNER,))
+    def placements(self, prefix: str, mode: TensorMode) -> Iterator[Placement]:
+        split, partial = (
+            ((mode.stream.features,), mode.stream.rows) if self.heads is None else ((None,), mode.inner.axes)
+        )
         for name, value in (("weight", 1.0), *([("bias", 0.0)] if self.bias else [])):
             shape = (self.features,)
             yield Placement(f"{prefix}{self.name}.{name}", shape, split, False, Constant(value), partial=partial)
@@ -181,7 +195,7 @@ class Norm(Operation):
     @property
     def kept(self) -> Kept:
         if self.heads is not None:  # the engine makes a copy of heads that it norms
-            return Kept(over_inner=self.heads * self.features)
+            return Kept(inner=self.heads * self.features)
         return Kept() if self.shares_input else Kept(streams=1)
 
 
@@ -198,7 +212,7 @@ class Rotation(Operation):
     @property
     def kept(self) -> Kept:
         """Its input, which stays beside the values that attention keeps; queries and keys keep angles each."""
-        return Kept(over_inner=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
+        return Kept(inner=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +236,10 @@ class Attention(Operation):
     @property
     def kept(self) -> Kept:
         kept = self.heads * (2 if self.by_heads else 1) + 2 * self.kv_heads
-        return Kept(over_inner=kept * self.head_size)
+        return Kept(inner=kept * self.head_size)
 
     @property
-    def shared_by_inner(self) -> Mapping[str, int]:
+    def shared_inside(self) -> Mapping[str, int]:
         return {"attention heads" if self.kv_heads == self.heads else "key and value heads": self.kv_heads}
 
 
@@ -239,8 +253,8 @@ class Activation(Operation):
     @property
     def kept(self) -> Kept:
         """Its input, and of SwiGLU the gate that it opened."""
-        return Kept(over_inner={"gelu": 1, "swiglu": 3}[self.kind] * self.features)
+        return Kept(inner={"gelu": 1, "swiglu": 3}[self.kind] * self.features)
 
     @property
-    def shared_by_inner(self) -> Mapping[str, int]:
+    def shared_inside(self) -> Mapping[str, int]:
         return {"feed-forward's features": self.features}

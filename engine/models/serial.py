@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from engine.layers.counter_random import BatchRows
+from engine.layers.passes import Pass, Rows
 from engine.models.tasks import Task
 
 State = Tensor | tuple[Tensor, ...]
@@ -21,6 +22,8 @@ class SerialModel(nn.Module):
     recomputed_together = 0
     """number of blocks that run again together in the backward, of which only the input is kept (axonn-ipdps22 V-A);
     0 keeps all that blocks compute"""
+    own_rows: Rows | None = None
+    """rows of the stream that a rank has, where these aren't all"""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -33,33 +36,32 @@ class SerialModel(nn.Module):
         """Compute the task's loss, of a network that takes its inputs. rows: of the global batch, for dropout."""
         return self.task.loss(self.criterion, self(*self.task.inputs(batch), rows=rows), batch, divisor)
 
-    def begin(self, *inputs: Tensor, rows: BatchRows | None = None) -> State:
+    def begin(self, *inputs: Tensor, at: Pass) -> State:
         """Compute what the first block takes, of a batch's inputs."""
         raise NotImplementedError
 
-    def beside(self, x_BSH: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
-        """Return what every block takes beside the stream, of which only device and dtype matter. positions: of a
-        sample.
-        """
-        return (rows,)
+    def beside(self, x_BSH: Tensor, at: Pass) -> tuple[object, ...]:
+        """Return what every block takes beside the stream, of which only the dtype matters."""
+        return (at,)
 
-    def end(self, state: Any) -> Tensor:
+    def record(self, first: Tensor, samples: BatchRows | None) -> Pass:
+        """Make the record of a pass. first: the network's first input, or what that is made of."""
+        return Pass.of(first, samples, self.own_rows)
+
+    def end(self, state: Any, at: Pass) -> Tensor:
         """Compute the network's output of the state that the last block gives."""
         raise NotImplementedError
 
     def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Compute the output of a batch's inputs. rows: of the global batch, for dropout."""
-        state = self.begin(*inputs, rows=rows)
-        return self.end(self.run_blocks(state, rows, range(len(self.blocks)), positions=inputs[0].shape[1]))
+        at = self.record(inputs[0], rows)
+        return self.end(self.run_blocks(self.begin(*inputs, at=at), at, range(len(self.blocks))), at)
 
-    def run_blocks(
-        self, state: State, rows: BatchRows | None, numbers: Iterable[int], *, positions: int | None = None
-    ) -> State:
+    def run_blocks(self, state: State, at: Pass, numbers: Iterable[int]) -> State:
         """Compute the output of these blocks one after the other, in groups where they are checkpointed: the last of
-        these may be a shorter one. positions: of a sample, where other splits of the network than ours leave x fewer.
+        these may be a shorter one.
         """
-        stream = state if isinstance(state, Tensor) else state[0]
-        beside = self.beside(stream, rows, positions or stream.shape[1])
+        beside = self.beside(state if isinstance(state, Tensor) else state[0], at)
         blocks = [self.blocks[number] for number in numbers]
         together = self.recomputed_together
         if not (together and torch.is_grad_enabled()):

@@ -53,6 +53,8 @@ class Classifying:
 
     ignores = False
     """Whether targets below 0 don't count."""
+    by_token = True
+    """Whether each token of a sample has a target."""
 
     @property
     def classes(self) -> int:
@@ -62,7 +64,7 @@ class Classifying:
     def criterion(self) -> "nn.Module":
         from engine.layers.loss import SerialCrossEntropy  # loads torch
 
-        return SerialCrossEntropy(self.classes, ignores=self.ignores)
+        return SerialCrossEntropy(self.classes, ignores=self.ignores, by_token=self.by_token)
 
     def valid(self, batch: "Mapping[str, Tensor]") -> "int | Tensor":
         return batch["targets"].numel()
@@ -156,6 +158,8 @@ class ImageClass(Classifying):
     """Classification of images. A batch has pixels, bytes [B, C, Y, X], and labels [B]."""
 
     data: Images
+
+    by_token = False
 
     @property
     def classes(self) -> int:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.layers.attention import Attention
-from engine.layers.counter_random import BatchRows, Dropout
+from engine.layers.dropout import Dropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate
+from engine.layers.passes import Pass
 from engine.models.architecture import EvenHeads
 from engine.models.llama.config import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
 
@@ -28,9 +29,11 @@ class SelfAttention(nn.Module):
         self.attend = Attention(causal=causal)
         self.out = nn.Linear(hidden, hidden, bias=bias)
 
-    def forward(self, x: Tensor, rotation: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, at: Pass, rotation: Tensor | None = None) -> Tensor:
         """Attend. The number of heads follows from the width of qkv's output. rotation: see Rotate."""
-        parts = self.qkv(x).unflatten(2, (3, -1, self.head_size)).unbind(2)  # so that their gradients lie as qkv's do
+        parts = (
+            at.by_sample(self.qkv(x)).unflatten(2, (3, -1, self.head_size)).unbind(2)
+        )  # so that their gradients lie as qkv's do
         q, k, v = (part.transpose(1, 2) for part in parts)
         if rotation is not None:
             q, k = self.rotate(q, rotation), self.rotate(k, rotation)
@@ -69,13 +72,13 @@ class PreNormBlock(nn.Module):
         self.add_norm = AddNorm()
         self.parallel = parallel
 
-    def forward(self, x: Tensor, rows: BatchRows | None, rotation: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, at: Pass, rotation: Tensor | None = None) -> Tensor:
         x, normed = self.add_norm(x, None, self.norm1)
-        attended = self.dropout1(self.attention(normed, rotation), rows)
+        attended = self.dropout1(self.attention(normed, at, rotation), at)
         if self.parallel:
-            return x + attended + self.dropout2(self.feed_forward(self.norm2(x)), rows)
+            return x + attended + self.dropout2(self.feed_forward(self.norm2(x)), at)
         x, normed = self.add_norm(x, attended, self.norm2)
-        return x + self.dropout2(self.feed_forward(normed), rows)
+        return x + self.dropout2(self.feed_forward(normed), at)
 
 
 def gelu(activation: str) -> GELU:
@@ -108,8 +111,7 @@ def rotary_frequencies(shape: Rotary, device: torch.device) -> Tensor:
     return frequencies_P * (kept_P + (1 - kept_P) / shape.rope_scaling)
 
 
-def rotation(shape: Rotary, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def rotation(shape: Rotary, positions_S: Tensor, dtype: torch.dtype) -> Tensor:
     """Return cosine and sine of the angle by which each position turns each pair: [2, S, P], in float32 at least."""
-    positions_S = torch.arange(length, dtype=torch.float64, device=device)
-    angles_SP = positions_S.unsqueeze(1) * rotary_frequencies(shape, device)
+    angles_SP = positions_S.double().unsqueeze(1) * rotary_frequencies(shape, positions_S.device)
     return torch.stack([angles_SP.cos(), angles_SP.sin()]).to(torch.promote_types(dtype, torch.float32))

@@ -1,9 +1,9 @@
 """Link to the neighbouring stages, for activations forward and their gradients backward.
 
 Messages of one direction arrive in the order in which they are sent, which the receiver knows: receives are posted
-ahead of it. Ranks along the axis INNER have the same activations: each sends a part of them, and the receivers gather
-the parts. Behind its content each message has a tail, which names its task: a message that was lost, doubled or
-exchanged is an error, not a wrong number.
+ahead of it. Of ranks that have the same activations each sends a part of them, and the receivers gather the parts.
+Behind its content each message has a tail, which names its task: a message that was lost, doubled or exchanged is an
+error, not a wrong number.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from engine.comm.backend import Handle
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
 from engine.errors import RunError
-from engine.grid import CUTTING_STAGES, INNER
+from engine.grid import CUTTING_STAGES, Axis
 from engine.overlap.tasks import Direction, StageTask
 
 POSTED = 2
@@ -42,11 +42,14 @@ Shapes = Sequence[Sequence[int]]
 class StageLink:
     """Messages of this rank, received and sent.
 
-    entering: shapes of what each chunk of the network takes, stage by stage, and of its gradients.
+    entering: shapes of what each chunk of the network takes, stage by stage, and of its gradients. alike: axes along
+    which ranks have the same of that.
     """
 
-    def __init__(self, comm: Comm, entering: Sequence[Shapes], dtype: torch.dtype) -> None:
-        self._comm, self._dtype = comm, dtype
+    def __init__(self, comm: Comm, entering: Sequence[Shapes], dtype: torch.dtype, alike: Sequence[Axis]) -> None:
+        self._comm, self._dtype, self._alike = comm, dtype, [axis for axis in alike if comm.grid[axis] > 1]
+        self._parts = prod(comm.grid[axis] for axis in self._alike)
+        self._part = comm.grid.position(comm.coords, self._alike)
         self._entering = [tuple(map(tuple, shapes)) for shapes in entering]
         self._stage, self._stages = comm.coords[CUTTING_STAGES], comm.grid.stages
         self._from = {
@@ -105,7 +108,9 @@ class StageLink:
         elif not message.is_meta:
             self._check(task, tail)
         part = message[:part_bytes].view(self._dtype)
-        whole = part if parts == 1 else self._comm.run(Kind.ALL_GATHER, INNER, part)
+        whole = part
+        for axis in self._alike if parts > 1 else ():
+            whole = self._comm.run(Kind.ALL_GATHER, axis, whole)
         ends = [*accumulate(map(prod, shapes))]
         return [whole[end - prod(shape) : end].view(shape) for shape, end in zip(shapes, ends, strict=True)]
 
@@ -123,7 +128,7 @@ class StageLink:
         parts, part_bytes = self._cut(shapes)
         message = torch.empty(part_bytes + TAIL_BYTES, dtype=torch.uint8, device=contents[0].device)
         whole = contents[0].reshape(-1) if len(contents) == 1 else torch.cat([one.reshape(-1) for one in contents])
-        part = whole.view(parts, -1)[self._comm.coords[INNER] if parts > 1 else 0]
+        part = whole.view(parts, -1)[self._part if parts > 1 else 0]
         message[:part_bytes].view(self._dtype).copy_(part)
         message[part_bytes:].copy_(self._tail(task), non_blocking=True)
         handle = self._comm.issue(Kind.SEND, CUTTING_STAGES, message, lane=lane, peer=to)
@@ -164,8 +169,8 @@ class StageLink:
 
     def _cut(self, shapes: Shapes) -> tuple[int, int]:
         """Return the number of parts of a message, and the bytes of one."""
-        numel, ranks = sum(map(prod, shapes)), self._comm.grid[INNER]
-        parts = ranks if numel % ranks == 0 else 1
+        numel = sum(map(prod, shapes))
+        parts = self._parts if numel % self._parts == 0 else 1
         return parts, numel // parts * self._dtype.itemsize
 
     def _tail(self, task: StageTask) -> Tensor:

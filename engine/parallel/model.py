@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
-from engine.grid import CUTTING_STAGES, HOLDING, SPLITTING_ROWS
+from engine.grid import CUTTING_STAGES, HOLDING, SPLITTING_ROWS, Axis
 from engine.layers.counter_random import BatchRows
-from engine.layers.linear import Linear
+from engine.layers.linear import ShardedLinear, all_reduce
+from engine.layers.loss import CrossEntropy
 from engine.models.serial import SerialModel
 from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
@@ -23,6 +24,7 @@ from engine.overlap.weight import Of, ShardedWeight
 from engine.parallel.public_loop import Criterion, make_optimizer, sum_and_count, whole_output
 from engine.pipeline.cut import Cut
 from engine.placement import Placement
+from engine.tensor_mode import TensorMode
 
 LONG = 65536
 """Elements beyond which a norm is taken by rows."""
@@ -80,6 +82,7 @@ class Parts:
     """second names of parameters, and the first"""
     entering: tuple[tuple[tuple[int, ...], ...], ...]
     """shapes of each chunk's inputs on one rank, of each sample, stage by stage; and last of the last one's outputs"""
+    mode: TensorMode
     shared: str | None = None
     """table of which this rank's stage and another one hold a copy each"""
 
@@ -154,12 +157,16 @@ class ParallelModel(nn.Module):
         if criterion is None:
             if self._sums:
                 raise UsageError("A step's losses have to come from one criterion: give it to each of them.")
-            return self._run(lambda: self.module.loss(batch, rows, divisor=divisor))
+            total = self._run(lambda: self.module.loss(batch, rows, divisor=divisor))
+            for axis in self._axes_of_losses:
+                total = all_reduce(total, self.comm, axis)
+            return total
         counts: list[Tensor] = []
 
         def evaluate() -> Tensor:
-            output = self.module(*self.module.task.inputs(batch), rows=rows)
-            total, count = sum_and_count(criterion(whole_output(output, self.module.criterion, self.comm), batch))
+            inputs, own = self.module.task.inputs(batch), self.module.criterion
+            output = whole_output(self.module(*inputs, rows=rows), own, self.comm, self.module.record(inputs[0], rows))
+            total, count = sum_and_count(criterion(output, batch))
             counts.append(count)
             return total
 
@@ -169,7 +176,7 @@ class ParallelModel(nn.Module):
         return total
 
     def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Compute the network's output of this rank's rows; logits [B, S, V / Gx] of tokens."""
+        """Compute the network's output of this rank's rows: logits [B, S, V / Gx] of tokens, or [1, rows, V / Gx]."""
         return self._run(lambda: self.module(*inputs, rows=rows))
 
     def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[StageTask]:
@@ -281,13 +288,18 @@ class ParallelModel(nn.Module):
         return [self.schedule.gathered_bytes(weights) for weights in self._weights_of_blocks()]
 
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
-        of_blocks = ([m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks)
+        of_blocks = (
+            [m.sharded for m in block.modules() if isinstance(m, ShardedLinear)] for block in self.module.blocks
+        )
         return [weights for weights in of_blocks if weights]
 
     def entering(self, batch: Mapping[str, Tensor]) -> list[list[tuple[int, ...]]]:
         """Return the shapes of what each chunk of the network takes, of a batch."""
         rows = len(next(iter(batch.values())))
-        return [[(rows, *shape) for shape in shapes] for shapes in self.parts.entering]
+        own = self.module.own_rows
+        if own is None:
+            return [[(rows, *shape) for shape in shapes] for shapes in self.parts.entering]
+        return [[(1, rows * length // own.parts, width) for length, width in shapes] for shapes in self.parts.entering]
 
     def _run(self, forward: Callable[[], Tensor]) -> Tensor:
         """Run the network: for the next forward that the step expects, or for one that belongs to no step."""
@@ -308,7 +320,13 @@ class ParallelModel(nn.Module):
 
     def sum_losses(self, value: Tensor) -> Tensor:
         """Sum losses of each rank's rows, 0 but on the last stage, over all that share the batch; in place."""
-        return self.comm.sum(value, (*SPLITTING_ROWS, CUTTING_STAGES))
+        return self.comm.sum(value, (*SPLITTING_ROWS, *self._axes_of_losses, CUTTING_STAGES))
+
+    @property
+    def _axes_of_losses(self) -> tuple[Axis, ...]:
+        """Axes besides those that split the batch along which ranks have losses of different rows."""
+        criterion = self.module.criterion
+        return criterion.partial if isinstance(criterion, CrossEntropy) else ()
 
     def local_parameters(self) -> Mapping[str, nn.Parameter]:
         """Return this rank's elements of every parameter of its stage under its serial name."""

@@ -6,6 +6,7 @@ own tile (x, y) of one.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -14,8 +15,10 @@ from torch import nn
 
 from engine.comm.funnel import Comm
 from engine.grid import CUTTING_STAGES
+from engine.layers.local import Local
 from engine.layers.matmul import PLAIN, Kernels
-from engine.layers.registry import Local, layer_of_grid
+from engine.layers.passes import Rows
+from engine.layers.registry import layer_of_grid
 from engine.models.adapters.library import WeightLoader, adapt
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
@@ -25,6 +28,7 @@ from engine.parallel.initial import initial, without_values
 from engine.parallel.model import ParallelModel, Parts
 from engine.pipeline.cut import Cut, cut_evenly
 from engine.precision import Precision
+from engine.tensor_mode import ALGORITHM_1, TensorMode
 
 Value = TypeVar("Value")
 
@@ -42,6 +46,7 @@ def parallelize(
     loader: WeightLoader | None = None,
     cut: Cut | None = None,
     offload: bool = False,
+    mode: TensorMode = ALGORITHM_1,
 ) -> ParallelModel:
     """Make this rank's part of a network on the 4D grid, with its initial weights.
 
@@ -50,7 +55,7 @@ def parallelize(
     device there are none. checkpoint_every: blocks that are recomputed together, 0 for none. kernels: how linear layers
     multiply, by the name of the layer. loader: gives the weights instead. cut: into the grid's stages (default: of
     equal time). offload: whether sharded weights lie in the host's memory, and on the device a copy in the compute
-    dtype.
+    dtype. mode: how activations lie.
 
     Of the overlap, cache="auto" is left to ParallelModel.cache_blocks. Raises UsageError if the grid doesn't divide the
     network or no adapter knows it, ValueError for a layer that there is none of on the grid.
@@ -60,13 +65,14 @@ def parallelize(
     architecture.check(grid)
     model = without_values(architecture)
     model.recomputed_together = checkpoint_every
+    if mode.stream.rows or mode.inner.rows:
+        model.own_rows = Rows(grid.position(coords, mode.stream.rows), prod(grid[axis] for axis in mode.stream.rows))
     ties = architecture.ties
     column_major = {ties.get(f"{name}.weight", f"{name}.weight") for name, of in kernels.items() if of.column_major}
+    table = replace(architecture.network(), mode=mode)
     placements = {
-        name: replace(placement, column_major=name in column_major)
-        for name, placement in architecture.placements().items()
+        name: replace(placement, column_major=name in column_major) for name, placement in table.placements().items()
     }
-    table = architecture.network()
     cut = cut or cut_evenly(architecture, grid.stages, recompute=checkpoint_every > 0)
     stage = coords[CUTTING_STAGES]
     held = cut.parameters(table, stage)
@@ -78,7 +84,8 @@ def parallelize(
         cut.owners(table),
         held,
         ties,
-        tuple(tuple(carried.of_rank(grid) for carried in some) for some in entering),
+        tuple(tuple(carried.of_rank(grid, table.mode) for carried in some) for some in entering),
+        table.mode,
         shared=next((name for name in copies if name in held), None),
     )
     ours = {name: placement for name, placement in placements.items() if name in held}
@@ -110,6 +117,7 @@ def parallelize(
         partial={parameters[name]: placement.partial for name, placement in ours.items() if placement.partial},
     )
 
+    whole = table.whole_layers
     for name, layer in list(model.named_modules()):
         own = {key: f"{name}.{key}" for key, _ in layer.named_parameters(recurse=False)}
         names = {key: ties.get(full, full) for key, full in own.items()}
@@ -124,6 +132,7 @@ def parallelize(
             parameters=_of_layer(parameters, names),
             sharded=_of_layer(weights, names),
             kernels=kernels.get(name, PLAIN),
+            mode=mode.whole if name in whole else mode,
         )
         if (new := layer_of_grid(layer, local)) is not None:
             model.set_submodule(name, new)

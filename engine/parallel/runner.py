@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from engine.comm.collective import Kind
-from engine.grid import CUTTING_STAGES, HOLDING
+from engine.grid import CUTTING_STAGES, HOLDING, Axis
 from engine.layers.counter_random import BatchRows
 from engine.models.serial import State
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StageTask, StepSchedule, TaskOrder, receiver, takes_message
 from engine.parallel.link import Shapes, StageLink, device_waits
 from engine.parallel.model import ParallelModel
 from engine.pipeline.simulation import Replayed, equal_times
+from engine.tensor_mode import Side
 
 MicroBatch = tuple[BatchRows | None, Mapping[str, Tensor]]
 """Rows of the global batch, and the network's inputs of them."""
@@ -74,7 +75,8 @@ class Runner:
         self._held.clear()
         self.most_held = self.most_pending = pending = 0
         if self._cut.stages > 1 and self._link is None:
-            self._link = self._open_link(model.entering(micro_batches[0][1]))
+            entering, alike = model.entering(micro_batches[0][1]), model.parts.mode.repeating(Side.STREAM)
+            self._link = self._open_link(entering, model.schedule.compute_dtype, alike)
         cold = self._link is not None and self._cold()
         schedule = self._replayed(passes) if cold else self.schedule
         order = schedule.order(self._stage, self._cut.stages, passes)
@@ -130,19 +132,20 @@ class Runner:
         self, task: StageTask, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
     ) -> None:
         module, cut, entered = self.model.module, self._cut, list[Tensor]()
+        at = module.record(next(iter(batch.values())), rows)
         state: State
         if not self._takes_message(task):
-            state = module.begin(*module.task.inputs(batch), rows=rows)
+            state = module.begin(*module.task.inputs(batch), at=at)
         else:
             assert self._link is not None
             entered = [one.requires_grad_() for one in self._link.take(task)]
             state = entered[0] if len(entered) == 1 else tuple(entered)
         whole = range(len(module.blocks))
-        state = module.run_blocks(state, rows, whole if cut.stages == 1 else cut.blocks[self._stage][task.chunk])
+        state = module.run_blocks(state, at, whole if cut.stages == 1 else cut.blocks[self._stage][task.chunk])
         box: list[Tensor] = []
         there = receiver(self._stage, task, cut.stages, cut.chunks)
         if there is None:
-            left = module.task.loss(module.criterion, module.end(state), batch, divisor)
+            left = module.task.loss(module.criterion, module.end(state, at), batch, divisor)
         else:
             assert self._link is not None
             leaving = [state] if isinstance(state, Tensor) else state
@@ -206,8 +209,8 @@ class Runner:
         direction, number, chunk = message.tolist()
         return StageTask(list(Direction)[direction], number, chunk)
 
-    def _open_link(self, entering: Sequence[Shapes]) -> StageLink:
-        return StageLink(self._comm, entering, self.model.schedule.compute_dtype)
+    def _open_link(self, entering: Sequence[Shapes], dtype: torch.dtype, alike: Sequence[Axis]) -> StageLink:
+        return StageLink(self._comm, entering, dtype, alike)
 
     def _arrivals(self, schedule: StepSchedule, direction: Direction, passes: int) -> list[StageTask]:
         """List the tasks of this stage for which messages come, in the order in which its neighbour sends them."""

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from engine.batch import Batch
 from engine.errors import UsageError, listed_divisors
 from engine.footprint.fit import check_grid
-from engine.grid import INNER, Grid
+from engine.grid import TENSOR, Grid
 from engine.models.architecture import Architecture
 from engine.planning import grids
 
@@ -126,7 +126,7 @@ def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: i
 def check_split(model: Architecture, grid: Grid, batch: Batch) -> None:
     """Raise UsageError if a peer can't train a network on a grid: its tensor parallelism has equal shares."""
     check_grid(model, grid, batch)
-    Layout(tensor=grid[INNER]).check(model, batch.sequences)
+    Layout(tensor=grid[TENSOR]).check(model, batch.sequences)
 
 
 def accepted(check: Callable[..., object], *arguments: object) -> bool:

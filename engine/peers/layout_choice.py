@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.batch import Batch
-from engine.grid import INNER, Axis, Grid
+from engine.grid import TENSOR, Axis, Grid
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout, PeerLayout, accepted, check_split, every
 from engine.peers.memory import Room, host_bytes, peer
@@ -55,7 +55,7 @@ def layout_choices(
             grid
             for grid in factorisations(ranks)
             if _uses(comparison, grid)
-            and grid[INNER] <= per_node
+            and grid[TENSOR] <= per_node
             and accepted(check_split, case.model, grid, Batch(case.batch.sequences))
         ]
         ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from engine.comm.launch import choose_device
 from engine.footprint.memory import Footprint, usable
-from engine.grid import INNER, Grid
+from engine.grid import TENSOR, Grid
 from engine.models.architecture import Architecture
 from engine.models.operations import Kept
 from engine.optimizer_state import ADAMW
@@ -129,7 +129,7 @@ def _count_ranks(comparison: Comparison, case: Case) -> _Ranks:
         parts = layout.for_batch(case.peer_batch).micro_batches
         return _Ranks(layout.tensor, layout.pipeline, layout.data, case.batch.sequences / layout.data / parts, parts)
     at_once = case.peer_batch.at_once(layout)
-    return _Ranks(layout[INNER], 1, layout.shards, at_once, case.peer_batch.per_rank(layout) / at_once)
+    return _Ranks(layout[TENSOR], 1, layout.shards, at_once, case.peer_batch.per_rank(layout) / at_once)
 
 
 def _training_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
@@ -188,7 +188,7 @@ def _largest_block(model: Architecture) -> float:
     network = model.network()
     if network.alike:
         return (model.parameters - model.outputs * model.hidden) / model.layers
-    return max(sum(prod(placed.shape) for placed in block.placements) for block in network.blocks)
+    return max(sum(prod(placed.shape) for placed in block.placements(network.mode)) for block in network.blocks)
 
 
 def _activation_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
@@ -201,7 +201,7 @@ def _activation_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
     scores = samples * model.sequence**2 * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
 
     def of_block(kept: Kept) -> float:
-        split = kept.over_inner / ranks.tensor + kept.over_stream / (ranks.tensor if habits.gathers else 1)
+        split = kept.inner / ranks.tensor + kept.stream / (ranks.tensor if habits.gathers else 1)
         return samples * compute * split + of_stream * kept.streams * model.hidden + scores
 
     sections = {id(section): section for section, _ in network.blocks}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import Grid
+from engine.layers.passes import Pass
 from engine.models.adapters.library import library_state
 from engine.models.adapters.stored import Index, Stored, halves
 from engine.models.serial import SerialModel
@@ -192,7 +193,7 @@ class _Begin(nn.Module):
         self._begin = model.begin  # a bound method: the model is no submodule, as it would have all blocks as well
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        return self._begin(tokens_BS)
+        return self._begin(tokens_BS, at=Pass.of(tokens_BS))
 
 
 class _Middle(nn.Module):
@@ -204,7 +205,7 @@ class _Middle(nn.Module):
         self._run, self._place = model.run_blocks, place
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        return self._run(x_BSH, None, (self._place,))  # without rows of the batch, which no dropout needs here
+        return self._run(x_BSH, Pass.of(x_BSH), (self._place,))
 
 
 class _End(nn.Module):
@@ -216,7 +217,7 @@ class _End(nn.Module):
         self._end = model.end
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        return self._end(x_BSH)
+        return self._end(x_BSH, Pass.of(x_BSH))
 
 
 def cut_model(model: Any) -> list[nn.Module]:

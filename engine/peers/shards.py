@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import RunError
-from engine.grid import INNER, Grid
+from engine.grid import TENSOR, Grid
 from engine.models.adapters.stored import Index, Part, Stored
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel
@@ -66,7 +66,7 @@ def initial_share(placement: Placement, ranks: int, rank: int, seed: int, device
     """Draw a tensor rank's share of a parameter, cut as the axis of inner features does: float32. Of the rows
     of a fused projection it has its part of each part.
     """
-    grid = Grid().sized({INNER: ranks})
+    grid = Grid().sized({TENSOR: ranks})
     whole = initial(placement, grid, grid.coords(rank), seed, device)
     return whole.view(placement.tile_shape(grid))
 

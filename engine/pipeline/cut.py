@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from math import prod
 
 from engine.errors import UsageError
-from engine.grid import INNER, Grid
+from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.flops import split_step_flops
 from engine.models.network import Network
@@ -50,10 +50,10 @@ class Cut:
 
     def sent(self, network: Network, grid: Grid) -> list[float]:
         """Count the elements of a sample that a rank sends of what each chunk takes, and of what comes out of the last;
-        ranks along INNER have the same ones, and each sends a part of them.
+        of ranks that have the same ones each sends a part of them.
         """
         places = [*(blocks.start for blocks in self.in_order), len(network.blocks)]
-        return [sum(prod(part.of_rank(grid)) for part in network.boundaries[place]) / grid[INNER] for place in places]
+        return [sum(prod(part.shape) for part in network.boundaries[place]) / grid.plane for place in places]
 
     def owners(self, network: Network) -> dict[str, int]:
         """Return the stage of each parameter by name; of a tied one the first that has it."""

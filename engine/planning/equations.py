@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from engine.comm.collective import Kind
-from engine.grid import CUTTING_STAGES, INNER, STREAM, Axis, Grid
+from engine.grid import CUTTING_STAGES, SPLITTING_FEATURES, Axis, Grid
 from engine.models.image_operations import Added, Conv2d
 from engine.models.network import Section
 from engine.models.operations import Linear, Redistribute
 from engine.pipeline.cut import Cut, cut_evenly
-from engine.placement import NORMAL
 from engine.simulator.collectives import Links, ring_s
 from engine.training_record import Training
 
@@ -33,7 +32,7 @@ class Layer:
     k: int
     n: int
     element: int
-    split: tuple[Axis | None, Axis | None] = NORMAL
+    split: tuple[Axis | None, Axis | None] = SPLITTING_FEATURES
     window: int = 1
     rows_in: float = 1
     reads_data: bool = False
@@ -144,7 +143,10 @@ class Costs:
         self._cuts: dict[int, Cut] = {}
         self._parts: Counter[_Part] = Counter()
         self._moved: Counter[Axis] = Counter()
-        """Features of a sample gathered over x to be split over y, and their gradients back."""
+        """Features of a sample gathered over the axis of inner ones to be split as the stream's, and their gradients
+        back.
+        """
+        mode = self._network.mode
         for section in self._network.sections:
             again = 2 if training.checkpoint_activations and section.recomputed else 1
             last = _last_needed(section)
@@ -153,13 +155,13 @@ class Costs:
                 # Recomputation stops before the last sum of a block, which nothing in the backward needs.
                 repeats = again if place < last else 1
                 if isinstance(op, Linear):
-                    layer = _layer(op, self._sequences * tokens, training.compute)
+                    layer = _layer(op, mode.split(op.sides), self._sequences * tokens, training.compute)
                     # Where a sum is scattered the gradient of what it gives is gathered.
                     joins = isinstance(op, Conv2d) and op.joins
                     self._parts[_Part(layer, again, (repeats + 1) / 2 if joins else repeats)] += section.repeat
                 elif isinstance(op, Redistribute):
                     features = section.repeat * tokens * op.features
-                    self._moved += Counter({INNER: repeats * features, STREAM: features})
+                    self._moved += Counter({mode.inner.features: repeats * features, mode.stream.features: features})
 
     def equations(self, grid: Grid, links: Links) -> SecondsByEquation:
         """Price as the papers do: each collective of each layer runs once a step, for all rows at once (Eq. 1 to 6)."""
@@ -239,9 +241,9 @@ def _last_needed(section: Section) -> int:
     return last if isinstance(section.operations[last], Linear) else len(section.operations)
 
 
-def _layer(op: Linear, rows: int, element: int) -> Layer:
+def _layer(op: Linear, split: tuple[Axis | None, Axis | None], rows: int, element: int) -> Layer:
     window, rows_in = 1, 1.0
     if isinstance(op, Conv2d):
         window = op.kernel**2
         rows_in = op.pixels_in / op.tokens if op.pixels_in and op.tokens else 1.0
-    return Layer(rows, op.k, op.n, element, op.split, window, rows_in, op.reads_data)
+    return Layer(rows, op.k, op.n, element, split, window, rows_in, op.reads_data)

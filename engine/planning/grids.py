@@ -48,9 +48,9 @@ class SearchSpace:
     def planes(self) -> list[tuple[int, int]]:
         """List every (x, y) that divides what they split but outputs, the smallest product first."""
         network = self.model.network()
-        even = gcd(*network.divided_by_inner.values(), *chain(*network.shared_by_inner.values()))
+        even = gcd(*network.divided_inside.values(), *chain(*network.shared_inside.values()))
         xs = [x for x in divisors(even) if self._allows(Grid(x=x))]
-        ys = [y for y in divisors(gcd(*network.divided_by_stream.values())) if self._allows(Grid(y=y))]
+        ys = [y for y in divisors(gcd(*network.divided_in_stream.values())) if self._allows(Grid(y=y))]
         both = [(x, y) for x in xs for y in ys if min(x, y) == 1 or self._allows(Grid(x=x, y=y))]
         return sorted(both, key=lambda plane: (prod(plane), plane))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from engine.errors import UsageError
 from engine.footprint.fit import check_grid, fits_nodes, offloaded_bytes
 from engine.footprint.memory import Footprint, Needs, usable
-from engine.grid import INNER, REPLICATING, STREAM, Grid
+from engine.grid import REPLICATING, SPLITTING_FEATURES, TENSOR, Grid
 from engine.pipeline.registry import DEFAULT
 from engine.planning.equations import Costs, SecondsByEquation
 from engine.planning.grids import SearchSpace, divisors, factorisations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-9
 """Largest share by which sums of the same terms in different orders differ."""
-WIDEST = (*REPLICATING, INNER, STREAM)
+WIDEST = (*REPLICATING, *SPLITTING_FEATURES)
 """Of grids that cost the same, the one with the most ranks on the first of these axes comes first."""
 PASSES_A_STAGE = 4
 MICROS = 4
@@ -289,8 +289,7 @@ def grid_within_nodes(workload: Workload, ranks: int, devices_per_node: int) -> 
     fitting = [
         grid
         for grid in space.grids(ranks, batch.sequences)
-        if (grid[INNER], grid[STREAM]) == (inner, 1)
-        and workload.needs(grid, batch.at_once(grid)).total <= workload.usable
+        if grid[TENSOR] == grid.plane == inner and workload.needs(grid, batch.at_once(grid)).total <= workload.usable
     ]
     if not fitting:
         raise UsageError(
@@ -348,9 +347,9 @@ def choose_grid(
         return (
             not fits,
             -(-grid.plane // devices_per_node),
-            grid[STREAM],
+            grid.plane // grid[TENSOR],
             holding if fits else -holding,
-            -grid[INNER] if splits else grid[INNER],
+            -grid[TENSOR] if splits else grid[TENSOR],
             grid.shards,
         )
 

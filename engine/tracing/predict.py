@@ -105,7 +105,8 @@ def _trace_whole(training: Training, grid: Grid, device_memory: float | None, co
 def _count_few(training: Training) -> int:
     network = training.model.network()
     of_block, rest = (
-        [prod(p.shape) for p in some if p.sharded] for some in (network.blocks[0].placements, network.rest)
+        [prod(p.shape) for p in some if p.sharded]
+        for some in (network.blocks[0].placements(network.mode), network.rest)
     )
     return 2 + max(rest) // sum(of_block)
 

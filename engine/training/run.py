@@ -20,7 +20,7 @@ from engine.comm.launch import Launch, take_device
 from engine.comm.meeting import all_ranks
 from engine.comm.transport import NetworkLog
 from engine.footprint.fit import check_host_memory, offloaded_bytes
-from engine.grid import INNER, Grid
+from engine.grid import Grid
 from engine.layers import attention
 from engine.layers.compiled import compiles
 from engine.layers.matmul import Kernels, widened_by
@@ -165,9 +165,9 @@ def tuned(training: Training, comm: Comm, *, force: bool = False) -> tuple[Mappi
 
 def _attention(training: Training, grid: Grid, device: torch.device) -> str | None:
     """Name the kernel that a rank's heads take; warn where it is none."""
-    model, ranks = training.model, grid[INNER]
-    section, of_block = next((section, op) for section in model.network().sections for op in section.of_kind(Attention))
-    kv_heads = -(-of_block.kv_heads // ranks)
+    model, network = training.model, training.model.network()
+    section, of_block = next((section, op) for section in network.sections for op in section.of_kind(Attention))
+    kv_heads = -(-of_block.kv_heads // grid[network.mode.inner.features])
     taken = attention.backend(
         kv_heads * of_block.heads // of_block.kv_heads,
         kv_heads,

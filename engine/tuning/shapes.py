@@ -60,8 +60,13 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
         forwards = 2 if training.checkpoint_activations and section.recomputed else 1
         for linear in (linear for linear in section.of_kind(Linear) if not isinstance(linear, Conv2d)):
             name = f"{section.prefix(number)}{linear.name}"
-            (n, k), k_ranks = linear.tile_shape(grid), linear.ranks(grid)[1]
+            (n, k), in_axis = linear.tile_shape(grid, network.mode), network.mode.axis(linear.sides[1])
             shape = Shape(batch.at_once(grid) * section.tokens_of(linear, sequence), n, k)
-            key = (shape, forwards, linear.tied not in looked_up, linear.bias and k_ranks == 1)
+            key = (
+                shape,
+                forwards,
+                linear.tied not in looked_up,
+                linear.bias and (in_axis is None or grid[in_axis] == 1),
+            )
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)
     return sorted(found.values(), key=lambda p: (p.shape.m * p.shape.n * p.shape.k, p.shape), reverse=True)

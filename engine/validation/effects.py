@@ -12,7 +12,7 @@ from typing import Literal
 import systems
 from engine import published, yaml_text
 from engine.errors import UsageError
-from engine.grid import INNER, STREAM, Axis, Grid
+from engine.grid import TENSOR, Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, rank
@@ -132,7 +132,7 @@ class Steps:
         devices = row.jobs[model]
         workload = self._workload(row, model, row.overlap)
         valid = SearchSpace(workload.training.model, row.sequences, exact=True).grids(devices, row.sequences)
-        grids = [grid for grid in valid if (grid[INNER], grid[STREAM]) == (IN_NODE, 1)]
+        grids = [grid for grid in valid if grid[TENSOR] == grid.plane == IN_NODE]
         if not (found := rank(workload, grids, self.machine.bandwidths).candidates):
             raise UsageError(f"No grid of {devices} devices with x={IN_NODE} holds {model}.")
         return min(found, key=lambda candidate: candidate.grid.shards)

@@ -11,22 +11,29 @@ from training import grid_id
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm, Kind, Lane
-from engine.grid import Axis, Grid
+from engine.grid import SPLITTING_FEATURES, Axis, Grid
 from engine.layers.conv2d import Conv2d
+from engine.layers.local import Local
 from engine.layers.matmul import PLAIN
-from engine.layers.registry import Local, layer_of_grid
+from engine.layers.registry import layer_of_grid
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.tasks import Direction, StageTask
 from engine.overlap.weight import ShardedWeight
-from engine.placement import NORMAL, TRANSPOSED, Constant, Placement
+from engine.placement import Constant, Placement
 from engine.precision import Precision
+from engine.tensor_mode import ALGORITHM_1
 
 TOLERANCE = 1e-10
 K, N, IMAGES, SIDE = 6, 12, 4, 5
 MICRO_BATCHES, STEPS = 2, 2
 GRIDS = [Grid(), Grid(x=2), Grid(y=2), Grid(z=2), Grid(2, 2, 2, 1), Grid(x=3)]
-SPLITS = {"normal": NORMAL, "transposed": TRANSPOSED, "in": (Axis.Y, None), "out": (None, Axis.Y)}
+SPLITS = {
+    "normal": SPLITTING_FEATURES,
+    "transposed": SPLITTING_FEATURES[::-1],
+    "in": (Axis.Y, None),
+    "out": (None, Axis.Y),
+}
 NONE = Overlap()
 
 Part = Callable[[torch.Tensor], torch.Tensor]
@@ -102,7 +109,9 @@ def start(case: Case, comm: Comm) -> tuple[Conv2d, WeightSchedule]:
     schedule = WeightSchedule(
         comm, [weight], replicated, Precision.parse("fp64"), case.overlap, gathers_again=case.gathers_again
     )
-    layer = layer_of_grid(serial, Local("conv", comm, schedule, placements, parameters, {"weight": weight}, PLAIN))
+    layer = layer_of_grid(
+        serial, Local("conv", comm, schedule, placements, parameters, {"weight": weight}, PLAIN, ALGORITHM_1)
+    )
     assert isinstance(layer, Conv2d)
     return layer, schedule
 
@@ -249,6 +258,15 @@ def test_a_convolution_that_the_grid_has_none_of_is_refused_in_one_sentence(opti
     case = Case(bias=False)
     layer, schedule = start(case, Comm(Grid()))
     weight = {"weight": layer.sharded}
-    local = Local("conv", layer.comm, schedule, case.placements(case.serial()), {"weight": layer.weight}, weight, PLAIN)
+    local = Local(
+        "conv",
+        layer.comm,
+        schedule,
+        case.placements(case.serial()),
+        {"weight": layer.weight},
+        weight,
+        PLAIN,
+        ALGORITHM_1,
+    )
     with pytest.raises(ValueError, match="one group, no dilation"):
         layer_of_grid(nn.Conv2d(K, N, 3, **options), local)  # type: ignore[arg-type]

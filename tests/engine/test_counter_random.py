@@ -5,7 +5,8 @@ import hashlib
 import pytest
 import torch
 
-from engine.layers.counter_random import BatchRows, keep_mask, mix, mix_bits, normal, time_steps, words_of
+from engine.layers.counter_random import BatchRows, mix, mix_bits, normal, time_steps, words_of
+from engine.layers.dropout import keep_mask
 
 WORD = (1 << 32) - 1
 MIXED = {0: 0, 1: 824515495, 2: 1722258072, 1 << 31: 1029333365, WORD: 539527247}
@@ -34,7 +35,7 @@ def test_numbers_have_words_of_their_own_beyond_32_bits_too() -> None:
 
 def test_a_dropout_mask_is_the_one_that_it_has_always_been() -> None:
     rows = BatchRows((1 << 40) + 3, 5, torch.arange(1 << 33, (1 << 33) + 8))
-    mask = keep_mask(rows, 2, 100, range(17, 400), 0.1)
+    mask = keep_mask(rows, 2, rows.places(100), range(17, 400), 0.1)
     assert hashlib.sha256(mask.numpy().tobytes()).hexdigest()[:16] == "63a2009d773ef555"
 
 

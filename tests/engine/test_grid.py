@@ -88,6 +88,7 @@ def test_a_rank_or_coordinate_off_the_grid_is_refused() -> None:
 PROJECT = Path(__file__).parents[2]
 ALLOWED: dict[str, str] = {
     "engine/grid.py": "what an axis is, and its roles",
+    "engine/tensor_mode.py": "which of them split what of a network",
     "engine/planning/equations.py": "Algorithm 1's equations",
     "engine/planning/grids.py": "which grids are planned with: those that the equations know",
     "engine/planning/plan.py": "the same",

@@ -13,7 +13,7 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm, Kind
 from engine.errors import UsageError
-from engine.grid import INNER, STREAM, Axis, Grid
+from engine.grid import Axis, Grid
 from engine.layers import group_norm
 from engine.layers.group_norm import GroupNorm, channel_counts, find_straddling
 from engine.overlap.flags import Overlap
@@ -25,7 +25,7 @@ GROUPS, EPS, TOLERANCE = 32, 1e-5, 1e-10
 IMAGES, SIDE = 2, 3
 
 
-def _placement(parts: Sequence[int], axis: Axis | None = STREAM) -> Placement:
+def _placement(parts: Sequence[int], axis: Axis | None = Axis.Y) -> Placement:
     return Placement("norm.weight", (sum(parts),), (axis,), False, Constant(1.0), {0: tuple(parts)})
 
 
@@ -35,7 +35,7 @@ class Case:
 
     parts: Sequence[int]
     ranks: int
-    axis: Axis = STREAM
+    axis: Axis = Axis.Y
     modulated: bool = False
     placement: Placement = field(init=False)
     grid: Grid = field(init=False)
@@ -125,9 +125,9 @@ def _cases() -> Iterator[Case]:
         for ranks in (1, 2, 3, 4):
             if all(part % ranks == 0 for part in parts):
                 yield Case(parts, ranks)
-    yield Case([96], 3, INNER)
+    yield Case([96], 3, Axis.X)
     yield Case([96], 2, modulated=True)
-    yield Case([64, 32], 2, INNER, modulated=True)
+    yield Case([64, 32], 2, Axis.X, modulated=True)
 
 
 @pytest.mark.parametrize("case", list(_cases()), ids=lambda case: f"{case.parts}-{case.axis}{case.ranks}")

@@ -12,11 +12,11 @@ from scipy import stats
 from torch import Tensor
 
 from engine.batch import CHUNK_BYTES
-from engine.grid import Coords, Grid
+from engine.grid import SPLITTING_FEATURES, Coords, Grid
 from engine.layers.counter_random import mix, mix_bits
 from engine.parallel import initial as module
 from engine.parallel.initial import LARGEST, fill, initial, initial_rows
-from engine.placement import NORMAL, Constant, Gaussian, Placement, Uniform
+from engine.placement import Constant, Gaussian, Placement, Uniform
 
 WORD = (1 << 32) - 1
 ROWS, COLUMNS = 600, 1000
@@ -26,7 +26,7 @@ NEAR = 4.5
 
 
 def weight(name: str = "weight", shape: tuple[int, ...] = (ROWS, COLUMNS), std: float = 1.0) -> Placement:
-    split = (*NORMAL, None, None)[: len(shape)]
+    split = (*SPLITTING_FEATURES, None, None)[: len(shape)]
     return Placement(name, shape, split, True, Gaussian(std))
 
 

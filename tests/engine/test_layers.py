@@ -17,7 +17,8 @@ from engine.comm.funnel import Comm
 from engine.comm.groups import fake_group
 from engine.grid import Axis, Grid
 from engine.layers import embedding
-from engine.layers.counter_random import BatchRows, keep_mask
+from engine.layers.counter_random import BatchRows
+from engine.layers.dropout import keep_mask
 from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import TokenEmbedding
 from engine.layers.linear import Linear, all_reduce
@@ -206,7 +207,7 @@ def test_an_all_reduce_of_what_its_producer_needs_again_is_refused() -> None:
 def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() -> None:
     def mask(seed: int = 1, step: int = 2, site: int = 3, first: int = 0) -> torch.Tensor:
         rows = BatchRows(seed, step, torch.arange(first, first + 16))
-        return keep_mask(rows, site, 32, range(64), 0.25)
+        return keep_mask(rows, site, rows.places(32), range(64), 0.25)
 
     base = mask()
     assert base.double().mean().item() == pytest.approx(0.75, abs=0.01)
@@ -214,7 +215,8 @@ def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() 
     assert base.double().mean((0, 2)).std() < 0.05
     for other in (mask(seed=2), mask(step=3), mask(site=4), mask(first=16), mask(seed=1 + (1 << 32))):
         assert (other == base).double().mean().item() == pytest.approx(0.75**2 + 0.25**2, abs=0.02)
-    part = keep_mask(BatchRows(1, 2, torch.arange(8, 12)), 3, 32, range(16, 48), 0.25)
+    rows = BatchRows(1, 2, torch.arange(8, 12))
+    part = keep_mask(rows, 3, rows.places(32), range(16, 48), 0.25)
     assert torch.equal(part, base[8:12, :, 16:48])
 
 

@@ -10,6 +10,7 @@ from training import SEED
 
 from engine.errors import UsageError
 from engine.layers.elementwise import Rotate
+from engine.layers.passes import Pass
 from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup, published
 from engine.models.choice import ModelChoice
@@ -150,7 +151,7 @@ def test_a_llama_that_can_not_be_is_refused(shape: dict[str, int], said: str) ->
 
 def test_rotary_positions_make_attention_depend_on_distance_alone() -> None:
     """The product of a query and a key is the same wherever the two stand, if they stand as far apart."""
-    turn = rotation(LLAMA_TEST, 12, torch.device("cpu"), torch.float64)
+    turn = rotation(LLAMA_TEST, torch.arange(12), torch.float64)
     q, k = torch.randn(2, LLAMA_TEST.head_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     q_ND, k_ND = (Rotate()(x.expand(1, 1, 12, -1), turn)[0, 0] for x in (q, k))
     products = q_ND @ k_ND.t()
@@ -178,7 +179,7 @@ def test_a_fused_projection_computes_what_separate_ones_would() -> None:
     torch.manual_seed(0)
     attention = SelfAttention(LLAMA_TEST).double()
     x = torch.randn(2, 7, LLAMA_TEST.hidden, dtype=torch.float64)
-    turn = rotation(LLAMA_TEST, 7, x.device, x.dtype)
+    turn = rotation(LLAMA_TEST, torch.arange(7), x.dtype)
     size, queries, keys = LLAMA_TEST.head_size, LLAMA_TEST.heads, LLAMA_TEST.kv_heads
     q, k, v = attention.qkv.weight.split([queries * size, keys * size, keys * size])
 
@@ -191,4 +192,4 @@ def test_a_fused_projection_computes_what_separate_ones_would() -> None:
         q_h, k_h = (Rotate()(part.unsqueeze(1), turn).squeeze(1) for part in (head(q, number), head(k, key)))
         scores = (q_h @ k_h.transpose(1, 2) / size**0.5).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
         heads.append(scores.softmax(-1) @ head(v, key))
-    assert torch.allclose(attention(x, turn), attention.out(torch.cat(heads, dim=2)), rtol=1e-10)
+    assert torch.allclose(attention(x, Pass.of(x), turn), attention.out(torch.cat(heads, dim=2)), rtol=1e-10)

@@ -133,7 +133,7 @@ def statistics(model: Architecture, grid: Grid) -> int:
 def kept_tensors_agree(model: Architecture, grid: Grid) -> None:
     one, two = (saved_numbers(replace(model, layers=layers), grid) for layers in (1, 2))  # type: ignore[type-var]
     kept = model.network().blocks[0].section.kept(model.sequence)
-    features = kept.over_inner // grid.x + (kept.over_stream + kept.streams * model.hidden) // grid.y
+    features = kept.inner // grid.x + (kept.stream + kept.streams * model.hidden) // grid.y
     assert two - one == BATCH * (features + model.sequence * statistics(model, grid)) + kept.angles
 
 
@@ -174,7 +174,7 @@ def kept_numbers_agree(model: UNetConfig, grid: Grid, lacking: type[Operation] |
         for operation in section.operations
         if type(operation) is not lacking
     ]
-    features = sum(each.over_inner // grid.x + each.over_stream // grid.y for each in kept)
+    features = sum(each.inner // grid.x + each.stream // grid.y for each in kept)
     assert BATCH * features == pytest.approx(saved_numbers(model, grid), rel=0.015)
 
 

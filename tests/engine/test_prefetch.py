@@ -11,12 +11,12 @@ from torch import nn
 from virtual_ranks import LazyComm, run_ranks
 
 from engine.comm.funnel import Comm, Lane
-from engine.grid import Axis, Grid
+from engine.grid import SPLITTING_FEATURES, Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import GatheredMemory, WeightSchedule
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StageTask
 from engine.overlap.weight import ShardedWeight
-from engine.placement import NORMAL, Constant, Placement
+from engine.placement import Constant, Placement
 from engine.precision import Precision
 
 T = TypeVar("T")
@@ -55,7 +55,9 @@ def some_weights(comm: Comm, count: int) -> list[ShardedWeight]:
     weights = []
     for i in range(count):
         shard = nn.Parameter(torch.full((6 // comm.grid.z,), i + 1.0, dtype=torch.float64))
-        weights.append(ShardedWeight(Placement(f"weight {i}", TILE, NORMAL, True, Constant(0)), shard, TILE))
+        weights.append(
+            ShardedWeight(Placement(f"weight {i}", TILE, SPLITTING_FEATURES, True, Constant(0)), shard, TILE)
+        )
     return weights
 
 

@@ -92,7 +92,13 @@ def test_the_readmes_lines_train_as_the_serial_model(grid: Grid) -> None:
 
 def train_own(comm: Comm, case: Case, criterion: Criterion) -> tuple[list[float], dict[str, Tensor]]:
     model = parallelize(
-        case.config, comm, precision=FP64, seed=SEED, overlap=case.overlap, checkpoint_every=case.checkpoint
+        case.config,
+        comm,
+        precision=FP64,
+        seed=SEED,
+        overlap=case.overlap,
+        checkpoint_every=case.checkpoint,
+        mode=case.mode,
     )
     optimizer = model.optimizer(torch.optim.SGD, lr=RATE, momentum=0.9)
     share = case.sequences // comm.grid.batch_split

@@ -14,12 +14,11 @@ from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.footprint.fit import fits_nodes
 from engine.footprint.memory import USABLE, Needs
-from engine.grid import Axis, Grid
+from engine.grid import SPLITTING_FEATURES, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
-from engine.placement import TRANSPOSED
 from engine.planning.equations import EQUATIONS, MOVED, Costs, Layer
 from engine.planning.grids import SearchSpace
 from engine.planning.plan import fewest, refusal
@@ -137,7 +136,9 @@ def test_a_transposed_layer_costs_what_the_layer_does_where_x_and_y_change_place
     links = dict.fromkeys(Axis, Link(3.0))
     for equation in EQUATIONS:
         normal = equation(Layer(m, k, n, 2), Grid(x, y, z, data), links)
-        assert normal == pytest.approx(equation(Layer(m, k, n, 2, TRANSPOSED), Grid(y, x, z, data), links))
+        assert normal == pytest.approx(
+            equation(Layer(m, k, n, 2, SPLITTING_FEATURES[::-1]), Grid(y, x, z, data), links)
+        )
 
 
 @given(z=sizes, data=sizes)

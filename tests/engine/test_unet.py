@@ -11,8 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.layers.counter_random import BatchRows, PixelDropout, normal, time_steps
+from engine.layers.counter_random import BatchRows, normal, time_steps
+from engine.layers.dropout import PixelDropout
 from engine.layers.embedding import waves
+from engine.layers.passes import Pass
 from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.models.diffusion import Diffusion, SimpleLoss, cosine_betas
@@ -103,13 +105,13 @@ def test_improved_networks_are_trained_as_their_authors_do() -> None:
 def test_channels_of_pixels_are_dropped_before_the_last_convolution_and_in_training_alone() -> None:
     x = torch.ones(2, 64, 16, 16, dtype=torch.float64)
     dropout = PixelDropout(0.3, site=5)
-    rows = BatchRows(0, 7, torch.arange(2))
-    dropped = dropout(x, rows)
+    at = Pass.of(x, BatchRows(0, 7, torch.arange(2)))
+    dropped = dropout(x, at)
     assert set(dropped.unique().tolist()) == {0.0, 1 / 0.7}
     assert (dropped == 0).double().mean().item() == pytest.approx(0.3, abs=0.01)
-    halves = [PixelDropout(0.3, site=5, part=part)(half, rows) for part, half in enumerate(x.chunk(2, dim=1))]
+    halves = [PixelDropout(0.3, site=5, part=part)(half, at) for part, half in enumerate(x.chunk(2, dim=1))]
     assert torch.equal(torch.cat(halves, dim=1), dropped)
-    assert dropout.eval()(x, None) is not None
+    assert dropout.eval()(x, Pass.of(x)) is not None
     shape = small(dropout=0.3, last_std=0.02)
     network = initialise_serial(shape, 0, dtype=torch.float64)
     noisy, steps = torch.randn(2, 3, 8, 8, dtype=torch.float64), torch.tensor([3, 900])
@@ -189,7 +191,7 @@ def test_a_residual_block_is_that_of_dhariwal_and_nichol_or_shifts_alone(resampl
     else:
         h = normed(h + by_step, block.norm2, eps)
     expected = (block.skip or same)(resampled(x)) + block.conv2(silu(h))
-    torch.testing.assert_close(block(x, embedding), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(block(x, embedding, Pass.of(x)), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_pixels_attend_to_all_of_their_image_by_heads() -> None:
@@ -205,7 +207,7 @@ def test_pixels_attend_to_all_of_their_image_by_heads() -> None:
         weights = (q[..., own] @ k[..., own].transpose(1, 2) / 4).softmax(dim=2)
         heads.append(weights @ v[..., own])
     expected = x + layer.attention.out(torch.cat(heads, dim=2)).transpose(1, 2).reshape(2, 64, 4, 4)
-    torch.testing.assert_close(layer(x), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(layer(x, Pass.of(x)), expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("sines_first", [False, True])

@@ -8,7 +8,7 @@ from dry_plans import dry_plan
 
 from engine.batch import Batch
 from engine.comm.collective import Kind
-from engine.grid import CUTTING_STAGES, INNER, SPLITTING_FEATURES, Axis, Grid
+from engine.grid import CUTTING_STAGES, SPLITTING_FEATURES, Axis, Grid
 from engine.models.unet.config import UNetConfig
 from engine.planning.equations import (
     MESSAGES,
@@ -65,6 +65,6 @@ def test_a_stage_sends_what_crosses_its_boundary_each_way_in_every_micro_batch()
     crossing = stages.sent(GUIDED.network(), grid)[1]
     entering = GUIDED.network().boundaries[stages.in_order[1].start]
     elements = [one.features * one.shape[-1] ** (len(one.shape) - 1) for one in entering]
-    assert crossing == sum(elements) / (grid[INNER] * grid.y)
+    assert crossing == sum(elements) / (grid[Axis.X] * grid.y)
     priced = Costs(training).as_run(grid, A_BYTE_A_SECOND, 2)
     assert priced[MESSAGES, CUTTING_STAGES] == 2 * 4 * 2 * 2 * crossing

@@ -24,6 +24,7 @@ from engine.parallel.runner import Runner
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.pipeline.cut import cut_evenly
 from engine.precision import Precision
+from engine.tensor_mode import ALGORITHM_1, TensorMode
 
 SEED = 7
 
@@ -68,6 +69,7 @@ class Case:
     batches: int = 1000
     kernels: tuple[tuple[str, Kernels], ...] = ()
     order: StepSchedule = ONE_BY_ONE
+    mode: TensorMode = ALGORITHM_1
 
 
 @dataclass
@@ -129,6 +131,7 @@ def start(case: Case, comm: Comm) -> ParallelModel:
         overlap=case.overlap,
         checkpoint_every=case.checkpoint,
         kernels=dict(case.kernels),
+        mode=case.mode,
         cut=cut_evenly(case.config, comm.grid.stages, case.order.chunks, recompute=case.checkpoint),
     )
 

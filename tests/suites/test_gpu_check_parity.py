@@ -45,12 +45,12 @@ def test_without_tf32_convolutions_have_none_either_and_afterwards_it_is_as_befo
 def test_a_dropout_mask_that_is_another_one_on_the_device_fails(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     right, calls = layers.keep_mask, iter(range(2))
 
-    def of_the_device(rows: BatchRows, *given: Any) -> torch.Tensor:
+    def of_the_device(rows: BatchRows, site: int, places: torch.Tensor, *given: Any) -> torch.Tensor:
         if next(calls) or wrong == "none":  # the second is the processor's
-            return right(rows, *given)
+            return right(rows, site, places, *given)
         if wrong == "a row later":
-            return right(replace(rows, sequences=rows.sequences + 1), *given)
-        mask = right(rows, *given)
+            return right(rows, site, places + places.shape[1], *given)
+        mask = right(rows, site, places, *given)
         mask[-1, -1, -1].logical_not_()
         return mask
 

@@ -114,7 +114,7 @@ def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool 
     for section, number in network.repeats():
         own = section.prefix(number) if section.name in names else ""
         prefix = f"{names[section.name]}.{number}." if own else ""
-        for placement in section.placements(number):
+        for placement in section.placements(network.mode, number):
             layer, _, kind = placement.name.removeprefix(own).rpartition(".")
             rows, *others = placement.shape
             transposed = transposed_blocks and section.name != "" and others != []

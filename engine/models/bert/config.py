@@ -6,9 +6,8 @@ from typing import ClassVar
 from engine.data.dataset import Text
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.network import Network, Section
-from engine.models.operations import Activation, Attention, Linear, Norm, Redistribute, Table
+from engine.models.operations import ONTO_STREAM, Activation, Attention, Linear, Norm, Redistribute, Table
 from engine.models.tasks import SEGMENTS, MaskedToken
-from engine.placement import TRANSPOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +56,11 @@ class BertConfig(EvenHeads):
         block = (
             Linear("attention.qkv", 3 * h, h, parts=(h, h, h), units=heads, bias=True),
             Attention(heads, heads, self.head_size, causal=False),
-            Linear("attention.out", h, h, TRANSPOSED, units=heads, bias=True),
+            Linear("attention.out", h, h, ONTO_STREAM, units=heads, bias=True),
             Norm("norm1", h, "layernorm", bias=True),
             Linear("feed_forward.fc1", self.wide, h, bias=True),
             Activation("gelu", self.wide),
-            Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=True),
+            Linear("feed_forward.fc2", h, self.wide, ONTO_STREAM, bias=True),
             Norm("norm2", h, "layernorm", bias=True),
         )
         head = (

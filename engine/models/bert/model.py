@@ -2,11 +2,11 @@
 finds masked tokens. Attention itself has no dropout.
 """
 
-import torch
 from torch import Tensor, nn
 
-from engine.layers.counter_random import BatchRows, Dropout
+from engine.layers.dropout import Dropout
 from engine.layers.elementwise import AddNorm
+from engine.layers.passes import Pass
 from engine.layers.redistribute import Redistribute
 from engine.models.bert.config import BertConfig
 from engine.models.serial import SerialModel
@@ -27,9 +27,9 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
         self.add_norm = AddNorm()
 
-    def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
-        _, x = self.add_norm(x, self.dropout1(self.attention(x), rows), self.norm1)
-        _, x = self.add_norm(x, self.dropout2(self.feed_forward(x), rows), self.norm2)
+    def forward(self, x: Tensor, at: Pass) -> Tensor:
+        _, x = self.add_norm(x, self.dropout1(self.attention(x, at), at), self.norm1)
+        _, x = self.add_norm(x, self.dropout2(self.feed_forward(x), at), self.norm2)
         return x
 
 
@@ -51,12 +51,12 @@ class Bert(SerialModel):
         self.head = nn.Linear(shape.hidden, shape.vocabulary)
         self.head.weight = self.tokens.weight
 
-    def begin(self, tokens_BS: Tensor, segments_BS: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+    def begin(self, tokens_BS: Tensor, segments_BS: Tensor, *, at: Pass) -> Tensor:  # type: ignore[override]
         """Embed the tokens of their segments at their positions."""
-        x = self.tokens(tokens_BS) + self.segments(segments_BS)
-        return self.dropout(self.norm(x + self.positions(torch.arange(tokens_BS.shape[1], device=x.device))), rows)
+        x = self.tokens(tokens_BS) + self.segments(at.of_stream(segments_BS))
+        return self.dropout(self.norm(x + self.positions(at.stream_positions)), at)
 
-    def end(self, x: Tensor) -> Tensor:
+    def end(self, x: Tensor, at: Pass) -> Tensor:
         """Compute logits of the token at every position."""
         return self.head(self.head_norm(self.redistribute(self.gelu(x, self.transform))))
 

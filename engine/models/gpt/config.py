@@ -8,9 +8,9 @@ from engine.data.dataset import Text
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.network import Network, Section
-from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.models.operations import INITIAL_STD, ONTO_STREAM, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.models.tasks import NextToken
-from engine.placement import TRANSPOSED, Gaussian
+from engine.placement import Gaussian
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class GPTConfig(EvenHeads):
             Linear("attention.qkv", 3 * h, h, parts=(h, h, h), units=heads, bias=bias),
             *rotation,
             Attention(heads, heads, size, by_heads=self.rotary_features not in (0, size)),
-            Linear("attention.out", h, h, TRANSPOSED, units=heads, bias=bias, init=onto),
+            Linear("attention.out", h, h, ONTO_STREAM, units=heads, bias=bias, init=onto),
             Norm("norm2", h, kind, bias=centred, shares_input=self.parallel_residual),
             Linear("feed_forward.fc1", self.wide, h, bias=bias),
             Activation("gelu", self.wide),
-            Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=bias, init=onto),
+            Linear("feed_forward.fc2", h, self.wide, ONTO_STREAM, bias=bias, init=onto),
         )
         head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
         sections = (

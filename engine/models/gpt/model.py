@@ -4,10 +4,10 @@ GPT-NeoX (Black et al. 2022) has rotary positions instead, and attention beside 
 from the engine, because a mask that can be reproduced on every grid must be a hash.
 """
 
-import torch
 from torch import Tensor, nn
 
-from engine.layers.counter_random import BatchRows, Dropout
+from engine.layers.dropout import Dropout
+from engine.layers.passes import Pass
 from engine.models.gpt.config import GPTConfig
 from engine.models.serial import SerialModel
 from engine.models.transformer import PreNormBlock, rotation
@@ -35,18 +35,18 @@ class GPT(SerialModel):
         kind = nn.LayerNorm if self.shape.norm == "layernorm" else nn.RMSNorm
         return kind(self.shape.hidden, eps=self.shape.norm_eps)
 
-    def begin(self, tokens_BS: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+    def begin(self, tokens_BS: Tensor, *, at: Pass) -> Tensor:  # type: ignore[override]
         """Embed the tokens at their positions."""
         x = self.tokens(tokens_BS)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(tokens_BS.shape[1], device=tokens_BS.device))
-        return self.dropout(x, rows)
+            x = x + self.positions(at.stream_positions)
+        return self.dropout(x, at)
 
-    def beside(self, x: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
-        """Return the rows, and the rotation of queries and keys if positions are rotary."""
-        return rows, None if self.shape.rotary is None else rotation(self.shape, positions, x.device, x.dtype)
+    def beside(self, x: Tensor, at: Pass) -> tuple[object, ...]:
+        """Return the record of the pass, and the rotation of queries and keys if positions are rotary."""
+        return at, None if self.shape.rotary is None else rotation(self.shape, at.positions, x.dtype)
 
-    def end(self, x: Tensor) -> Tensor:
+    def end(self, x: Tensor, at: Pass) -> Tensor:
         """Compute logits of the next token at every position."""
         return self.head(self.norm(x))
 

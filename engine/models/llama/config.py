@@ -8,9 +8,9 @@ from engine.data.dataset import Text
 from engine.errors import UsageError
 from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
 from engine.models.network import Network, Section
-from engine.models.operations import INITIAL_STD, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.models.operations import INITIAL_STD, ONTO_STREAM, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.models.tasks import NextToken
-from engine.placement import TRANSPOSED, Gaussian
+from engine.placement import Gaussian
 
 # Llama 3.1's scaling of rotary frequencies: wavelengths below the first are kept, above the second slowed in full.
 UNSCALED_SEQUENCE = 8192
@@ -100,11 +100,11 @@ class LlamaConfig(Architecture):
             *(head_norms if self.qk_norm else ()),
             Rotation(heads, kv_heads, size, size),
             Attention(heads, kv_heads, size, by_heads=self.qk_norm),
-            Linear("attention.out", h, a, TRANSPOSED, units=kv_heads, init=onto),
+            Linear("attention.out", h, a, ONTO_STREAM, units=kv_heads, init=onto),
             Norm("norm2", h, "rmsnorm"),
             Linear("feed_forward.gate_up", 2 * ffn, h, parts=(ffn, ffn)),
             Activation("swiglu", ffn),
-            Linear("feed_forward.down", h, ffn, TRANSPOSED, init=onto),
+            Linear("feed_forward.down", h, ffn, ONTO_STREAM, init=onto),
         )
         head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None)
         sections = (

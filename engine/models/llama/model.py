@@ -10,8 +10,8 @@ Shape suffixes: B sequences, S positions, H features, N heads, D features of a h
 from torch import Tensor, nn
 
 from engine.layers.attention import Attention
-from engine.layers.counter_random import BatchRows
 from engine.layers.elementwise import AddNorm, Rotate, SwiGLU
+from engine.layers.passes import Pass
 from engine.models.llama.config import LlamaConfig
 from engine.models.serial import SerialModel
 from engine.models.transformer import rotation
@@ -31,9 +31,9 @@ class SelfAttention(nn.Module):
         self.attend = Attention(causal=True)
         self.out = nn.Linear(shape.attended, shape.hidden, bias=False)
 
-    def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
+    def forward(self, x_BSH: Tensor, at: Pass, rotation_2SP: Tensor) -> Tensor:
         """Attend. The number of heads follows from the width of qkv's output."""
-        heads_BSND = self.qkv(x_BSH).unflatten(2, (-1, self.head_size))
+        heads_BSND = at.by_sample(self.qkv(x_BSH)).unflatten(2, (-1, self.head_size))
         keys = heads_BSND.shape[2] // (self.queries_per_key + 2)
         parts = heads_BSND.split([keys * self.queries_per_key, keys, keys], dim=2)  # their gradients lie as qkv's do
         q_BNSD, k_BNSD, v_BNSD = (part.transpose(1, 2) for part in parts)
@@ -66,14 +66,14 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(shape)
         self.add_norm = AddNorm()
 
-    def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
+    def forward(self, x_BSH: Tensor, at: Pass, rotation_2SP: Tensor) -> Tensor:
         x_BSH, normed_BSH = self.add_norm(x_BSH, None, self.norm1)
-        x_BSH, normed_BSH = self.add_norm(x_BSH, self.attention(normed_BSH, rotation_2SP), self.norm2)
+        x_BSH, normed_BSH = self.add_norm(x_BSH, self.attention(normed_BSH, at, rotation_2SP), self.norm2)
         return x_BSH + self.feed_forward(normed_BSH)
 
 
 class Llama(SerialModel):
-    """Llama from tokens [B, S] to logits [B, S, V]. Without dropout, no rows of the batch are asked for."""
+    """Llama from tokens [B, S] to logits [B, S, V]. It has no dropout."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__(shape.task)
@@ -85,15 +85,15 @@ class Llama(SerialModel):
         if shape.tied:
             self.head.weight = self.tokens.weight
 
-    def begin(self, tokens_BS: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+    def begin(self, tokens_BS: Tensor, *, at: Pass) -> Tensor:  # type: ignore[override]
         """Embed the tokens."""
         return self.tokens(tokens_BS)
 
-    def beside(self, x_BSH: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
-        """Return the rotation of queries and keys."""
-        return (rotation(self.shape, positions, x_BSH.device, x_BSH.dtype),)
+    def beside(self, x_BSH: Tensor, at: Pass) -> tuple[object, ...]:
+        """Return the record of the pass, and the rotation of queries and keys."""
+        return at, rotation(self.shape, at.positions, x_BSH.dtype)
 
-    def end(self, x_BSH: Tensor) -> Tensor:
+    def end(self, x_BSH: Tensor, at: Pass) -> Tensor:
         """Compute logits of the next token at every position."""
         return self.head(self.norm(x_BSH))
 

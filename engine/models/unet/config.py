@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 from engine.data import CHANNELS
 from engine.data.dataset import Images
 from engine.errors import UsageError, listed_divisors
-from engine.grid import INNER, STREAM
 from engine.models.architecture import Architecture, check_dropout, check_positive
 from engine.models.denoising import Denoising, NoiseSchedule
 from engine.models.image_operations import Added, Conv2d, GroupNorm, Resample
 from engine.models.network import Carried, Network, Section
-from engine.models.operations import ZERO, Attention, Linear, Operation, Redistribute
-from engine.placement import TRANSPOSED, Gaussian, Initial, Uniform
+from engine.models.operations import ONTO_STREAM, ZERO, Attention, Linear, Operation, Redistribute
+from engine.placement import Gaussian, Initial, Uniform
+from engine.tensor_mode import Side
 
 GROUPS = 32
 """Groups of channels of each norm."""
@@ -235,22 +235,22 @@ class UNetConfig(Architecture):
 
 @cache
 def _table(shape: UNetConfig) -> Network:
-    """List the operations. The stream is split over y, as a transformer's is.
+    """List the operations. A level's images are the stream.
 
     Raises ValueError if both ends of a skip aren't alike, or it has one alone.
     """
     base = shape.base
     time = (
         _linear("time.fc1", 4 * base, base, reads_data=True, tokens=1),
-        _linear("time.fc2", 4 * base, 4 * base, split=TRANSPOSED, tokens=1),
+        _linear("time.fc2", 4 * base, 4 * base, sides=ONTO_STREAM, tokens=1),
     )
-    first = _conv("conv_in", base, CHANNELS, shape.image, split=(STREAM, None), reads_data=True)
+    first = _conv("conv_in", base, CHANNELS, shape.image, sides=(Side.STREAM, None), reads_data=True)
     last = _conv(
         "conv_out",
         shape.channels_out,
         base * shape.multipliers[0],
         shape.image,
-        split=(None, STREAM),
+        sides=(None, Side.STREAM),
         init=_ending(shape.last_std),
         bias_init=ZERO,
     )
@@ -284,7 +284,7 @@ def _section(shape: UNetConfig, step: UNetStep, number: int) -> Section:
                 "attention.attention.out",
                 n,
                 n,
-                split=TRANSPOSED,
+                sides=ONTO_STREAM,
                 units=n // size,
                 init=end,
                 bias_init=ZERO,
@@ -317,9 +317,9 @@ def _residual(shape: UNetConfig, step: UNetStep) -> list[Operation]:
         *resample,
         _conv("residual.conv1", n, k, side, parts_in=step.parts),
         _linear("residual.embedding", sum(of_step), 4 * shape.base, parts=of_step, tokens=1),
-        GroupNorm("residual.norm2", n, GROUPS, INNER, tokens=side**2),
+        GroupNorm("residual.norm2", n, GROUPS, Side.INNER, tokens=side**2),
         *skip,
-        _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
+        _conv("residual.conv2", n, n, side, sides=ONTO_STREAM, init=end, bias_init=ZERO),
         Added(k, multiplied=bool(skip), tokens=before),
     ]
 

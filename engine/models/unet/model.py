@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from engine.data import CHANNELS
 from engine.layers.conv2d import Joining, Skip
-from engine.layers.counter_random import BatchRows, PixelDropout
+from engine.layers.dropout import PixelDropout
 from engine.layers.embedding import WaveLinear
 from engine.layers.group_norm import ScaledGroupNorm
+from engine.layers.passes import Pass
 from engine.layers.redistribute import Redistribute
 from engine.models.serial import SerialModel, State
 from engine.models.transformer import SelfAttention
@@ -51,11 +52,11 @@ class UNet(SerialModel):
         self.norm = nn.GroupNorm(GROUPS, shape.steps[-1].channels, shape.norm_eps)
         self.conv_out = nn.Conv2d(shape.steps[-1].channels, shape.channels_out, 3, padding=1)
 
-    def begin(self, noisy_BCHW: Tensor, steps_B: Tensor, *, rows: BatchRows | None = None) -> State:  # type: ignore[override]
+    def begin(self, noisy_BCHW: Tensor, steps_B: Tensor, *, at: Pass) -> State:  # type: ignore[override]
         """Return the stream and the time steps' embedding."""
         return self.conv_in(noisy_BCHW.to(self.conv_in.weight.dtype)), self.time(steps_B)
 
-    def end(self, state: State) -> Tensor:
+    def end(self, state: State, at: Pass) -> Tensor:
         """Compute the noise of the last stream."""
         return self.conv_out(F.silu(self.norm(state[0])))
 
@@ -74,7 +75,7 @@ class StepBlock(nn.Module):
         if step.attends:
             self.attention = PixelAttention(step.channels, shape.head_size(step.channels), shape.norm_eps)
 
-    def forward(self, state: State, rows: BatchRows | None = None) -> State:
+    def forward(self, state: State, at: Pass) -> State:
         """Map the stream, the embedding and all that was left to the same for the next step."""
         x, embedding_BE, *left = state
         if self.leaves:
@@ -82,11 +83,11 @@ class StepBlock(nn.Module):
         if self.takes:
             x = torch.cat([x, left.pop()], dim=1)
         if self.residual is not None:
-            x = self.residual(x, embedding_BE, rows)
+            x = self.residual(x, embedding_BE, at)
         if self.resampling is not None:
             x = self.resampling(x)
         if self.attention is not None:
-            x = self.attention(x)
+            x = self.attention(x, at)
         return x, embedding_BE, *left
 
 
@@ -108,12 +109,12 @@ class ResidualBlock(nn.Module):
         self.dropout = PixelDropout(shape.dropout, number)
         self.conv2 = Joining(channels, channels, 3, padding=1)
 
-    def forward(self, x_BCHW: Tensor, embedding_BE: Tensor, rows: BatchRows | None = None) -> Tensor:
+    def forward(self, x_BCHW: Tensor, embedding_BE: Tensor, at: Pass) -> Tensor:
         x = self.resample(x_BCHW)
         h = self.conv1(self.resample(F.silu(self.norm1(x_BCHW))))
         of_step = self.embedding(embedding_BE)
         h = self.norm2(h, *of_step.chunk(2, dim=1)) if self.scales else self.norm2(h + of_step[:, :, None, None])
-        h = self.dropout(F.silu(h), rows)
+        h = self.dropout(F.silu(h), at)
         return x + self.conv2(h) if self.skip is None else self.conv2(h, self.skip(x))
 
 
@@ -125,9 +126,9 @@ class PixelAttention(nn.Module):
         self.norm = nn.GroupNorm(GROUPS, channels, norm_eps)
         self.attention = SelfAttention(channels, head_size, causal=False)
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
+    def forward(self, x_BCHW: Tensor, at: Pass) -> Tensor:
         rows_BPC = self.norm(x_BCHW).flatten(2).transpose(1, 2)
-        return x_BCHW + self.attention(rows_BPC).transpose(1, 2).view_as(x_BCHW)
+        return x_BCHW + self.attention(rows_BPC, at).transpose(1, 2).view_as(x_BCHW)
 
 
 class Convolved(nn.Module):

@@ -9,9 +9,9 @@ from engine.data.dataset import Images
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads
 from engine.models.network import Network, Section
-from engine.models.operations import SMALL, ZERO, Activation, Attention, Linear, Norm, Table
+from engine.models.operations import ONTO_STREAM, SMALL, ZERO, Activation, Attention, Linear, Norm, Table
 from engine.models.tasks import ImageClass
-from engine.placement import TRANSPOSED, Gaussian, Uniform
+from engine.placement import Gaussian, Uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ViTConfig(EvenHeads):
         """
         h, wide, pixels = self.hidden, self.wide, CHANNELS * self.patch**2
         square, oblong, bias = _glorot(h, h), _glorot(h, wide), Gaussian(1e-6)
-        patches = Linear("patches", h, pixels, TRANSPOSED, bias=True, init=Gaussian(1 / sqrt(pixels)), reads_data=True)
+        patches = Linear("patches", h, pixels, ONTO_STREAM, bias=True, init=Gaussian(1 / sqrt(pixels)), reads_data=True)
         tables = (
             Table("class_token", 1, h, sharded=False, init=ZERO),
             Table("positions", self.sequence, h, sharded=False, init=SMALL),
@@ -70,11 +70,11 @@ class ViTConfig(EvenHeads):
             Norm("norm1", h, "layernorm", bias=True),
             Linear("attention.qkv", 3 * h, h, parts=(h, h, h), units=self.heads, bias=True, init=square),
             Attention(self.heads, self.heads, self.head_size, causal=False),
-            Linear("attention.out", h, h, TRANSPOSED, units=self.heads, bias=True, init=square),
+            Linear("attention.out", h, h, ONTO_STREAM, units=self.heads, bias=True, init=square),
             Norm("norm2", h, "layernorm", bias=True),
             Linear("feed_forward.fc1", wide, h, bias=True, init=oblong, bias_init=bias),
             Activation("gelu", wide),
-            Linear("feed_forward.fc2", h, wide, TRANSPOSED, bias=True, init=oblong, bias_init=bias),
+            Linear("feed_forward.fc2", h, wide, ONTO_STREAM, bias=True, init=oblong, bias_init=bias),
         )
         head = (
             Norm("norm", h, "layernorm", bias=True),
@@ -82,10 +82,10 @@ class ViTConfig(EvenHeads):
         )
         return Network(
             (
-                Section((patches,), tokens=self.patches),
-                Section(tables),
+                Section((patches,), tokens=self.patches, whole=True),
+                Section(tables, whole=True),
                 Section(block, "blocks", self.layers, recomputed=True),
-                Section(head, tokens=1),
+                Section(head, tokens=1, whole=True),
             ),
             self.stream,
         )

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from engine.data import CHANNELS
-from engine.layers.counter_random import BatchRows, Dropout
+from engine.layers.counter_random import BatchRows
+from engine.layers.dropout import Dropout
 from engine.layers.embedding import Patches
+from engine.layers.passes import Pass
+from engine.layers.redistribute import Enter, Leave
 from engine.models.serial import SerialModel
 from engine.models.transformer import PreNormBlock
 from engine.models.vit.config import ViTConfig
@@ -20,9 +23,11 @@ class ViT(SerialModel):
 
     def __init__(self, shape: ViTConfig) -> None:
         super().__init__(shape.task)
+        self.shape = shape
         self.patches = Patches(CHANNELS, shape.patch, shape.hidden)
         self.class_token = nn.Embedding(1, shape.hidden)
         self.positions = nn.Embedding(shape.sequence, shape.hidden)
+        self.enter, self.leave = Enter(), Leave()
         self.dropout = Dropout(shape.dropout, 0)
         norm = partial(nn.LayerNorm, shape.hidden, eps=shape.norm_eps)
         blocks = (PreNormBlock(shape, i, norm, causal=False, bias=True, parallel=False) for i in range(shape.layers))
@@ -30,16 +35,20 @@ class ViT(SerialModel):
         self.norm = norm()
         self.head = nn.Linear(shape.hidden, shape.classes)
 
-    def begin(self, pixels_BCHW: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+    def record(self, first: Tensor, samples: BatchRows | None) -> Pass:
+        """Make the record of a pass of images, whose tokens are the class's and the patches."""
+        return Pass(torch.arange(self.shape.sequence, device=first.device), len(first), samples, self.own_rows)
+
+    def begin(self, pixels_BCHW: Tensor, *, at: Pass) -> Tensor:  # type: ignore[override]
         """Embed patches at their positions, behind the token of the class."""
         x = self.patches(pixels_BCHW)
-        numbers = torch.arange(x.shape[1] + 1, device=x.device)
-        class_token = self.class_token(numbers[:1]).expand(len(x), -1, -1)
-        return self.dropout(torch.cat([class_token, x], dim=1) + self.positions(numbers), rows)
+        class_token = self.class_token(at.positions[:1]).expand(len(x), -1, -1)
+        x = torch.cat([class_token, x], dim=1) + self.positions(at.positions)
+        return self.dropout(self.enter(x, at), at)
 
-    def end(self, x: Tensor) -> Tensor:
+    def end(self, x: Tensor, at: Pass) -> Tensor:
         """Compute logits of an image's class."""
-        return self.head(self.norm(x[:, 0]))
+        return self.head(self.norm(self.leave(x, at)[:, 0]))
 
 
 SERIAL = ViT

@@ -27,6 +27,7 @@ from axonn.intra_layer import (
 )
 from torch import Tensor, nn
 
+from engine.grid import TENSOR
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.known.tensor_parallel import regroup_parts
@@ -34,7 +35,7 @@ from engine.peers.layout import Layout
 from engine.peers.peer import Tensors, replace_all, serial_model
 from engine.peers.registry import choose_settings
 from engine.peers.step import TrainingStep
-from engine.placement import NORMAL, Placement
+from engine.placement import Placement
 
 
 class AxoNN(TrainingStep):
@@ -96,7 +97,7 @@ def put_layers(model: SerialModel, placements: Mapping[str, Placement], device: 
     for name, layer in list(model.named_modules()):
         if not isinstance(layer, nn.Linear):
             continue
-        second = layer is not model.head and placements[f"{name}.weight"].split != NORMAL
+        second = layer is not model.head and placements[f"{name}.weight"].split[0] is not TENSOR
         theirs = Linear(
             layer.in_features, layer.out_features, bias=layer.bias is not None, transpose=second, expert_mode=True
         ).to(layer.weight.dtype)

@@ -18,6 +18,7 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from deepspeed.runtime.zero.partition_parameters import PartitionedParamStatus
 from torch import Tensor, nn
 
+from engine.grid import TENSOR
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
 from engine.peers.external.deepspeed_start import with_half, without_building, without_copies
@@ -37,7 +38,7 @@ from engine.peers.peer import (
 )
 from engine.peers.registry import choose_settings
 from engine.peers.shards import initial_elements, initial_share, model_without_values, replace_parameters
-from engine.placement import NORMAL, Placement
+from engine.placement import Placement
 from engine.precision import Precision
 from engine.training_record import HALF
 
@@ -184,7 +185,7 @@ def split_layers(model: SerialModel, placements: Mapping[str, Placement], tensor
     set_autotp_mode(training=True)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.Linear):
-            column = placements[f"{name}.weight"].split == NORMAL
+            column = placements[f"{name}.weight"].split[0] is TENSOR
             kind, words = (LinearLayer, {"gather_output": layer is model.head}) if column else (LinearAllreduce, {})
             model.set_submodule(name, kind(layer, group, name=name, **words))
 

@@ -22,11 +22,12 @@ from torch.distributed.tensor.parallel import (
 )
 
 from engine.comm.funnel import Comm
+from engine.grid import TENSOR
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
 from engine.peers.peer import Tensors, serial_model
 from engine.peers.step import TrainingStep
-from engine.placement import NORMAL, Placement
+from engine.placement import Placement
 
 
 class TensorParallel(TrainingStep):
@@ -69,7 +70,7 @@ def parallelize_plan(
         elif layer is model.tokens:
             styles[name] = ColwiseParallel(output_layouts=between)
         elif isinstance(layer, nn.Linear):
-            column = placements[f"{name}.weight"].split == NORMAL
+            column = placements[f"{name}.weight"].split[0] is TENSOR
             styles[name] = ColwiseParallel(input_layouts=between) if column else RowwiseParallel(output_layouts=between)
         elif sequence_parallel and isinstance(layer, nn.Embedding):
             styles[name] = ColwiseParallel(output_layouts=Shard(0))  # of positions: [S, h]

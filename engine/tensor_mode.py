@@ -1,0 +1,81 @@
+"""Tensor modes: how a network's activations, and so its weights, lie on the plane of axes x and y. No torch.
+
+A block's features lie on one of two sides: in the residual stream, or inside, between two products. Who has to know
+which axis splits what of a side asks the mode.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from engine.grid import SPLITTING_FEATURES, Axis, Grid
+
+
+class Side(StrEnum):
+    """Place of activations in a network."""
+
+    STREAM = "stream"
+    """residual stream, with norms, dropout and sums"""
+    INNER = "inner"
+    """between a product that reads the stream and one that ends on it: heads, feed-forward; and logits"""
+
+
+@dataclass(frozen=True, slots=True)
+class SideAxes:
+    """Axes of the plane that split the activations of a side."""
+
+    features: Axis
+    """axis that splits features"""
+    rows: tuple[Axis, ...] = ()
+    """axes that split rows, besides those that split the batch"""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (self.features, *self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMode:
+    """Sides of a block on the plane.
+
+    >>> four_d, grid = ALGORITHM_1, Grid(x=2, y=3)
+    >>> four_d.parts(Side.STREAM, grid), four_d.repeats(Side.STREAM, grid), four_d.repeating(Side.STREAM)
+    (3, 2, (<Axis.X: 'x'>,))
+    """
+
+    name: str
+    stream: SideAxes
+    inner: SideAxes
+
+    @property
+    def whole(self) -> "TensorMode":
+        """Same split of features, in Algorithm 1, which splits no rows."""
+        return TensorMode("4d", SideAxes(self.stream.features), SideAxes(self.inner.features))
+
+    def __getitem__(self, side: Side) -> SideAxes:
+        return self.stream if side is Side.STREAM else self.inner
+
+    def axis(self, side: Side | None) -> Axis | None:
+        """Return the axis that splits a side's features; None for what no axis splits."""
+        return None if side is None else self[side].features
+
+    def split(self, sides: tuple[Side | None, Side | None]) -> tuple[Axis | None, Axis | None]:
+        """Return the axes that split a weight [n, k], of whose outputs and inputs these are the sides."""
+        n, k = sides
+        return self.axis(n), self.axis(k)
+
+    def repeating(self, side: Side) -> tuple[Axis, ...]:
+        """List the axes of the plane along which ranks have the same of a side."""
+        return tuple(axis for axis in SPLITTING_FEATURES if axis not in self[side].axes)
+
+    def parts(self, side: Side, grid: Grid) -> int:
+        """Count the parts into which the plane cuts what lies on a side."""
+        return prod(grid[axis] for axis in self[side].axes)
+
+    def repeats(self, side: Side, grid: Grid) -> int:
+        """Count the ranks of the plane that have the same of a side."""
+        return prod(grid[axis] for axis in self.repeating(side))
+
+
+ALGORITHM_1 = TensorMode("4d", stream=SideAxes(Axis.Y), inner=SideAxes(Axis.X))
+"""axonn-sc24, Algorithm 1: each side's features are split over one axis, and the same along the other."""
