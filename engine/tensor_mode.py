@@ -4,7 +4,7 @@ A block's features lie on one of two sides: in the residual stream, or inside, b
 which axis splits what of a side asks the mode.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
@@ -46,6 +46,8 @@ class TensorMode:
     name: str
     stream: SideAxes
     inner: SideAxes
+    by_heads: bool = False
+    """whether heads are cut along inner.rows, too, so that attention has all rows"""
 
     @property
     def whole(self) -> "TensorMode":
@@ -79,3 +81,7 @@ class TensorMode:
 
 ALGORITHM_1 = TensorMode("4d", stream=SideAxes(Axis.Y), inner=SideAxes(Axis.X))
 """axonn-sc24, Algorithm 1: each side's features are split over one axis, and the same along the other."""
+SPLIT = TensorMode("split", stream=SideAxes(Axis.Y, (Axis.X,)), inner=SideAxes(Axis.X, (Axis.Y,)))
+"""The same without repeated work: each side's rows are split over the other axis."""
+SPLIT_HEADS = replace(SPLIT, by_heads=True)
+"""SPLIT, but attention's heads are split over both axes, and there no rows are."""

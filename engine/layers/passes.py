@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.errors import UsageError
 from engine.layers.counter_random import BatchRows
 
 
@@ -35,6 +36,15 @@ class Pass:
     own: Rows | None = None
     """rows of the stream that this rank has, [1, rows, h]; None for all of them, [B, S, h]"""
 
+    def __post_init__(self) -> None:
+        """Raise UsageError if ranks can't share the stream's rows equally."""
+        tokens = self.count * len(self.positions)
+        if self.own is not None and tokens % self.own.parts:
+            raise UsageError(
+                f"{self.own.parts} ranks share the {tokens} tokens of a micro-batch, which they don't divide: use "
+                "another --micro-batch, or a grid whose x divides its tokens."
+            )
+
     @classmethod
     def of(cls, tokens: Tensor, samples: BatchRows | None = None, own: Rows | None = None) -> "Pass":
         """Make the record of samples whose tokens are, or have features, [B, S, ...]."""
@@ -53,5 +63,13 @@ class Pass:
         return self.own.of(self.positions.expand(self.count, -1))
 
     def by_sample(self, rows: Tensor) -> Tensor:
-        """Return whole samples [B', S, n] of their rows, one after the other."""
-        return rows if self.own is None else rows.view(-1, len(self.positions), rows.shape[-1])
+        """Return whole samples [B', S, n] of their rows, one after the other. Raises UsageError for parts of some."""
+        if self.own is None:
+            return rows
+        length, count = len(self.positions), rows.shape[1]
+        if count % length:
+            raise UsageError(
+                f"Attention takes whole samples of {length} tokens, but a rank has {count} tokens of the {self.count} "
+                "samples of a micro-batch: use a --micro-batch that y divides, or split heads."
+            )
+        return rows.view(-1, length, rows.shape[2])

@@ -20,6 +20,7 @@ from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear
 from engine.layers.local import Local
 from engine.layers.loss import CrossEntropy, SerialCrossEntropy
+from engine.layers.modes import split
 from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
 from engine.layers.redistribute import Redistribute, RedistributeOverGrid
 
@@ -109,9 +110,12 @@ LAYERS: Makers = {
     Redistribute: lambda serial, local: RedistributeOverGrid(local.comm, local.mode, serial.dim),
 }
 """Makers of the grid's layer of a serial one, by type. Other types work on part of their features."""
+MODES: dict[str, Makers] = {"split": split.LAYERS}
+"""Makers of those layers that a tensor mode has of its own, by its name."""
 
 
 def layer_of_grid(serial: nn.Module, local: Local) -> nn.Module | None:
     """Make the layer that takes a serial one's place; None if it stays."""
-    make = next((LAYERS[kind] for kind in type(serial).__mro__ if kind in LAYERS), None)
+    makers = LAYERS | MODES.get(local.mode.name, {})
+    make = next((makers[kind] for kind in type(serial).__mro__ if kind in makers), None)
     return None if make is None else make(serial, local)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from engine.parallel.parallelize import parallelize
 from engine.parallel.public_loop import Criterion
 from engine.parallel.serial_state import full_state_dict
 from engine.precision import Precision
+from engine.tensor_mode import SPLIT, SPLIT_HEADS
 
 ROOT = Path(__file__).parents[2]
 FP64 = Precision.parse("fp64")
@@ -51,6 +53,9 @@ def settings(config: Architecture, criterion: Criterion) -> tuple[Case, Criterio
 
 
 CASES = {**{name: settings(FAMILIES[name], smoothed) for name in ("gpt", "llama")}, "unet": settings(GUIDED, absolute)}
+for mode in (SPLIT, SPLIT_HEADS):
+    own, criterion = CASES["gpt"]
+    CASES[f"{mode.name}-{mode.by_heads}"] = replace(own, mode=mode), criterion
 
 
 def readme_loop() -> str:
