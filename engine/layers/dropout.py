@@ -31,29 +31,23 @@ class Dropout(nn.Module):
 
     def forward(self, x_BSH: Tensor, at: Pass) -> Tensor:
         """Scale what is kept by 1 / (1 - p). Raises ValueError if it trains without knowing its samples."""
+        return self.drop(x_BSH, at, len(at.positions))
+
+    def drop(self, x_BSH: Tensor, at: Pass, length: int) -> Tensor:
+        """Do the same with samples of so many rows."""
         if not self.training or self.p == 0:
             return x_BSH
-        samples = self._known(at.samples)
-        return self.drop(x_BSH, samples, at.of_stream(samples.places(len(at.positions))))
-
-    def drop(self, x_BSH: Tensor, samples: BatchRows, places_BS: Tensor) -> Tensor:
-        """Drop elements of rows at these places."""
-        width = x_BSH.shape[2]
-        columns = range(self.part * width, (self.part + 1) * width)
-        keep_BSH = keep_mask(samples, self.site, places_BS, columns, self.p)
-        return (x_BSH * keep_BSH).div_(1 - self.p)
-
-    def _known(self, samples: BatchRows | None) -> BatchRows:
-        if samples is None:
+        if at.samples is None:
             raise ValueError("Dropout in training needs the samples of the global batch that it works on.")
-        return samples
+        places_BS, width = at.of_stream(at.samples.places(length)), x_BSH.shape[2]
+        columns = range(self.part * width, (self.part + 1) * width)
+        keep_BSH = keep_mask(at.samples, self.site, places_BS, columns, self.p)
+        return (x_BSH * keep_BSH).div_(1 - self.p)
 
 
 class PixelDropout(Dropout):
     """Dropout of channels of pixels, [B, C, Y, X]."""
 
     def forward(self, x_BCYX: Tensor, at: Pass) -> Tensor:
-        if not self.training or self.p == 0:
-            return x_BCYX
-        samples, x_BPC = self._known(at.samples), x_BCYX.flatten(2).transpose(1, 2)
-        return self.drop(x_BPC, samples, samples.places(x_BPC.shape[1])).transpose(1, 2).reshape_as(x_BCYX)
+        x_BPC = x_BCYX.flatten(2).transpose(1, 2)
+        return self.drop(x_BPC, at, x_BPC.shape[1]).transpose(1, 2).reshape_as(x_BCYX)

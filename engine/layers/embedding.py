@@ -1,8 +1,8 @@
 """Embeddings of tokens, positions, patches of images and numbers.
 
 The token table [V, h] has the placement of a linear layer, so that one shard also serves a tied head. Of the position
-table [S, h] only the features are split. Patches and waves are read by
-a linear layer, of whose inputs each rank makes its own part, so that nothing moves.
+table [S, h] only the features are split. Patches and waves are read by a linear layer, of whose inputs each rank makes
+its own part, so that nothing moves.
 """
 
 import math

@@ -126,6 +126,12 @@ class ShardedLinear(nn.Module):
         self.weight = sharded.shard
         self.bias = bias
 
+    def start(self, kind: Kind, axis: Axis, tensor: Tensor) -> Handle:
+        """Start a collective behind what comes next, or without OAR wait for it at once."""
+        if self.schedule.overlap.oar:
+            return self.comm.issue(kind, axis, tensor)
+        return Handle(self.comm.issue(kind, axis, tensor, at_once=True).wait())
+
 
 class Linear(ShardedLinear):
     """Linear layer of Algorithm 1. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
@@ -148,7 +154,4 @@ class Linear(ShardedLinear):
         """Start line 12: sum dI over the axis that splits n, in place. Returns what is still to be waited for."""
         if self.out_axis is None or self.out_ranks == 1:
             return None
-        if self.schedule.overlap.oar:
-            return self.comm.issue(Kind.ALL_REDUCE, self.out_axis, dI)
-        self.comm.issue(Kind.ALL_REDUCE, self.out_axis, dI, at_once=True).wait()
-        return None
+        return self.start(Kind.ALL_REDUCE, self.out_axis, dI)

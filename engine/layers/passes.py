@@ -28,7 +28,7 @@ class Pass:
     """Way of some samples through the network, or through a stage of it."""
 
     positions: Tensor
-    """of each sample's tokens, [S]"""
+    """positions of each sample's tokens, [S]"""
     count: int
     """samples"""
     samples: BatchRows | None = None

@@ -1,5 +1,6 @@
 """Redistribution of features from where a projection from the stream ends to where the residual stream has them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,21 +37,42 @@ class Leave(nn.Module):
         return x
 
 
+class AllRows(torch.autograd.Function):
+    """Rows of all ranks of an axis, each of which computes the same with them: [1, M / G, n] to [1, M, n]."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, comm: Comm, axis: Axis) -> Tensor:
+        ctx.comm, ctx.axis = comm, axis
+        return comm.run(Kind.ALL_GATHER, axis, part.contiguous().view(-1)).view(1, -1, part.shape[2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        comm, axis = ctx.comm, ctx.axis
+        return gradient.chunk(comm.grid[axis], dim=1)[comm.coords[axis]].contiguous(), None, None
+
+
+def all_rows(part: Tensor, comm: Comm, axes: Iterable[Axis]) -> Tensor:
+    """Gather the rows of all ranks of these axes, the first of which counts fastest; differentiable."""
+    for axis in axes:
+        part = AllRows.apply(part, comm, axis) if comm.grid[axis] > 1 else part
+    return part
+
+
 class _GatherAndCut(torch.autograd.Function):
     """F / G(split) features to F / G(cut). All along cut hold the same input, and all along split the same gradient."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -> Tensor:
         ctx.comm, ctx.axes, ctx.dim = comm, (cut, split), dim
-        return _redistributed(features, comm, split, cut, dim)
+        return redistributed(features, comm, split, cut, dim)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         cut, split = ctx.axes
-        return _redistributed(gradient, ctx.comm, cut, split, ctx.dim), None, None, None, None
+        return redistributed(gradient, ctx.comm, cut, split, ctx.dim), None, None, None, None
 
 
-def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -> Tensor:
+def redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -> Tensor:
     """Gather parts of features along the axis that splits them, and keep this rank's part along the other."""
     whole = part
     if comm.grid[split] > 1:

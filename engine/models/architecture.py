@@ -171,7 +171,7 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
     _check_axis(grid, inner, network.divided_inside, gcd(*network.divided_inside.values()))
     for what, numbers in network.shared_inside.items():
         for number in numbers:
-            if not leaves_none_out(number, grid[inner]):
+            if not _leaves_none_out(number, grid[inner]):
                 raise UsageError(
                     f"Grid {grid} shares {number} {what} among {inner}={grid[inner]} ranks, but the last ones would "
                     f"have none: {_list_sizes(inner, number)}."
@@ -199,7 +199,7 @@ def _check_axis(grid: Grid, axis: Axis, divided: Mapping[str, int], shared: int 
             )
 
 
-def leaves_none_out(number: int, ranks: int) -> bool:
+def _leaves_none_out(number: int, ranks: int) -> bool:
     """Return whether each of so many ranks has one or more of a number of things of which all but the last ones have
     as many.
     """

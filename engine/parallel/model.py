@@ -165,7 +165,7 @@ class ParallelModel(nn.Module):
 
         def evaluate() -> Tensor:
             inputs, own = self.module.task.inputs(batch), self.module.criterion
-            output = whole_output(self.module(*inputs, rows=rows), own, self.comm, self.module.record(inputs[0], rows))
+            output = whole_output(self.module(*inputs, rows=rows), own, self.comm, len(inputs[0]))
             total, count = sum_and_count(criterion(output, batch))
             counts.append(count)
             return total

@@ -14,7 +14,7 @@ from engine.comm.funnel import Comm, Kind
 from engine.errors import UsageError
 from engine.grid import Axis
 from engine.layers.loss import CrossEntropy
-from engine.layers.passes import Pass
+from engine.layers.redistribute import all_rows
 from engine.overlap.reduction import set_gradient
 
 Criterion = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, float | Tensor]]
@@ -36,29 +36,17 @@ class _Whole(torch.autograd.Function):
         return gradient.chunk(comm.grid[axis], dim=-1)[comm.coords[axis]].contiguous(), None, None
 
 
-class _AllRows(torch.autograd.Function):
-    """Rows of all ranks of an axis, each of which computes the same with them: [1, M / G, n] to [1, M, n]."""
-
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, comm: Comm, axis: Axis) -> Tensor:
-        ctx.comm, ctx.axis = comm, axis
-        return comm.run(Kind.ALL_GATHER, axis, part.contiguous().view(-1)).view(1, -1, part.shape[2])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        comm, axis = ctx.comm, ctx.axis
-        return gradient.chunk(comm.grid[axis], dim=1)[comm.coords[axis]].contiguous(), None, None
-
-
-def whole_output(output: Tensor, criterion: nn.Module, comm: Comm, at: Pass) -> Tensor:
-    """Gather a network's output over the axes that split it: those of logits. criterion: the network's own."""
+def whole_output(output: Tensor, criterion: nn.Module, comm: Comm, samples: int) -> Tensor:
+    """Gather a network's output over the axes that split it: those of logits. criterion: the network's own. samples: of
+    the output.
+    """
     if not isinstance(criterion, CrossEntropy):
         return output
     if comm.grid[criterion.axis] > 1:
         output = _Whole.apply(output, comm, criterion.axis)[..., : criterion.columns]
-    for axis in criterion.partial:
-        output = _AllRows.apply(output, comm, axis) if comm.grid[axis] > 1 else output
-    return at.by_sample(output) if criterion.partial else output
+    if not criterion.partial:
+        return output
+    return all_rows(output, comm, criterion.partial).view(samples, -1, output.shape[-1])
 
 
 def sum_and_count(found: object) -> tuple[Tensor, Tensor]:

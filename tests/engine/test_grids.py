@@ -19,7 +19,7 @@ from engine.planning.grids import FAR, NEAR, SearchSpace, factorisations
 GPT = GPTConfig("m", layers=3, hidden=96, heads=12, vocabulary=120, sequence=16)
 LLAMA = LlamaConfig("m", layers=2, hidden=48, heads=6, kv_heads=3, ffn=90, vocabulary=60, sequence=8)
 EVEN = {"gpt": 12, "llama": 3}
-"""What x has to divide, so that each rank has as many heads and features of the feed-forward."""
+"""Numbers that x divides where each rank has as many heads and features of the feed-forward."""
 
 
 def _is_valid(model: Architecture, grid: Grid, batch: Batch) -> bool:

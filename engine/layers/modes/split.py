@@ -21,7 +21,7 @@ from engine.layers.local import Local
 from engine.layers.loss import CrossEntropy, SerialCrossEntropy
 from engine.layers.matmul import Kernels
 from engine.layers.passes import Pass, Rows
-from engine.layers.redistribute import Enter, Leave, Redistribute
+from engine.layers.redistribute import Enter, Leave, Redistribute, all_rows, redistributed
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.tensor_mode import TensorMode
@@ -186,10 +186,7 @@ class SplitLinear(ShardedLinear):
         """Start line 12: sum dI over the axis that splits n, and scatter it. Returns what is to be waited for."""
         if self.takes.ranks == 1:
             return None
-        sent = self.takes.by_rank(dI_MK).view(-1)
-        if self.schedule.overlap.oar:
-            return self.comm.issue(Kind.REDUCE_SCATTER, self.takes.axis, sent)
-        return Handle(self.comm.issue(Kind.REDUCE_SCATTER, self.takes.axis, sent, at_once=True).wait())
+        return self.start(Kind.REDUCE_SCATTER, self.takes.axis, self.takes.by_rank(dI_MK).view(-1))
 
 
 class SplitTokenEmbedding(TokenEmbedding):
@@ -232,13 +229,8 @@ class _Move(torch.autograd.Function):
 
 def _moved(part: Tensor, comm: Comm, features: Axis, rows: Axis) -> Tensor:
     """Map [M / G(rows), n / G(features)] to [M / G(features), n / G(rows)]."""
-    by_rows = gather(part, comm, RowShare(comm, rows))
-    own = by_rows
-    if comm.grid[features] > 1:
-        gathered = comm.run(Kind.ALL_GATHER, features, by_rows.contiguous().view(-1))
-        whole = gathered.view(comm.grid[features], *by_rows.shape).transpose(0, 1).flatten(1)
-        own = whole.chunk(comm.grid[features])[comm.coords[features]]
-    return own.chunk(comm.grid[rows], dim=1)[comm.coords[rows]].contiguous()
+    all_rows_MN = redistributed(gather(part, comm, RowShare(comm, rows)), comm, features, rows, 1)
+    return all_rows_MN.chunk(comm.grid[features])[comm.coords[features]]
 
 
 class _Enter(torch.autograd.Function):
@@ -250,17 +242,6 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return gather(gradient.flatten(0, 1), ctx.comm, ctx.share).view(ctx.shape), None, None, None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, own: Rows, comm: Comm, share: Share, length: int) -> Tensor:
-        ctx.own = own
-        return gather(part.detach().flatten(0, 1), comm, share).view(-1, length, part.shape[2])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return ctx.own.of(gradient), None, None, None, None
 
 
 class SplitEnter(Enter):
@@ -280,11 +261,10 @@ class SplitLeave(Leave):
 
     def __init__(self, comm: Comm, mode: TensorMode) -> None:
         super().__init__()
-        (rows,) = mode.stream.rows
-        self.comm, self.share = comm, RowShare(comm, rows)
+        self.comm, self.axes = comm, mode.stream.rows
 
     def forward(self, x: Tensor, at: Pass) -> Tensor:
-        return _Leave.apply(x, at.own, self.comm, self.share, len(at.positions))
+        return at.by_sample(all_rows(x, self.comm, self.axes))
 
 
 class SplitRedistribute(nn.Module):
