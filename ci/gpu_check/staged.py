@@ -73,10 +73,10 @@ class StagedChannel(NcclChannel):
         super().__init__(dist.group.WORLD, streams, line)
         self._carrier = carrier
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: int | None, pending: Pending | None) -> None:
         sent = source.cpu()  # the host waits for the current stream, and for no other
         received = sent if kind in IN_PLACE else torch.empty_like(target, device="cpu")
-        self._carrier.start(kind, sent, received, None, None, blocking=True)()
+        self._carrier.start(kind, sent, received, root, None, blocking=True)()
         bring(received, target)
 
     def carry_out_messages(self, ops: list[dist.P2POp]) -> None:

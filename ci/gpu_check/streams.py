@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm.collective import IN_PLACE, LANES, OF_MESSAGES, POINT_TO_POINT, Kind, Lane
+from engine.comm.collective import IN_PLACE, LANES, OF_MESSAGES, POINT_TO_POINT, ROOTED, Kind, Lane
 from engine.comm.contact import Route
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
@@ -54,7 +54,8 @@ def lanes(device: torch.device) -> Finding:
                 kinds = [kind for kind in Kind if kind not in POINT_TO_POINT]
                 for kind, blocking in zip(kinds, cycle(pattern), strict=False):
                     target = last if kind in IN_PLACE else torch.full_like(last, -1)
-                    waits.append((channel.start(kind, last, target, None, None, blocking=blocking), last))
+                    root = 0 if kind in ROOTED else None
+                    waits.append((channel.start(kind, last, target, root, None, blocking=blocking), last))
                     last, issued = target, issued + 1
                     if blocking or not ordered:
                         waits.pop()[0]()
@@ -77,9 +78,9 @@ def lanes(device: torch.device) -> Finding:
 class _Slow(NcclChannel):
     """A channel whose collectives keep their stream busy for some 50 ms."""
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: int | None, pending: Pending | None) -> None:
         keep_busy(source.device, SLOW_CYCLES)
-        super().carry_out(kind, source, target, pending)
+        super().carry_out(kind, source, target, root, pending)
 
 
 def _goes_on(device: torch.device) -> bool:

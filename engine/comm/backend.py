@@ -26,8 +26,8 @@ class Channel(Protocol):
         """Start a collective that the funnel has checked; returns what waits for it, to be called once.
 
         source and target are flat, and the same buffer where the kind is in place; the caller keeps both until it has
-        waited. peer: the other rank's coordinate, for SEND and RECV. pending: gets the stamp of the end, and of the
-        beginning where that is known. blocking: the wait comes at once.
+        waited. peer: the coordinate of the other rank, for SEND and RECV, or of the root. pending: gets the stamp of
+        the end, and of the beginning where that is known. blocking: the wait comes at once.
         """
 
 
@@ -50,6 +50,10 @@ def launch(
         return dist.isend(source, group=group, group_dst=peer)
     if kind is Kind.RECV:
         return dist.irecv(target, group=group, group_src=peer)
+    if kind is Kind.BROADCAST:
+        return dist.broadcast(target, group=group, group_src=peer, async_op=async_op)
+    if kind is Kind.REDUCE:
+        return dist.reduce(target, group=group, group_dst=peer, async_op=async_op)
     op = dist.ReduceOp.SUM if kind is Kind.ALL_REDUCE else dist.ReduceOp.MAX
     return dist.all_reduce(target, op=op, group=group, async_op=async_op)
 

@@ -13,12 +13,17 @@ class Kind(StrEnum):
     ALL_REDUCE = "all_reduce"
     MAX_REDUCE = "max_reduce"
     """all-reduce of a softmax's maximum"""
+    BROADCAST = "broadcast"
+    """copy of the root's buffer on all ranks"""
+    REDUCE = "reduce"
+    """sum on the root; what is left on others means nothing"""
     SEND = "send"
     RECV = "recv"
 
 
 POINT_TO_POINT = (Kind.SEND, Kind.RECV)
-IN_PLACE = (Kind.ALL_REDUCE, Kind.MAX_REDUCE, *POINT_TO_POINT)
+ROOTED = (Kind.BROADCAST, Kind.REDUCE)
+IN_PLACE = (Kind.ALL_REDUCE, Kind.MAX_REDUCE, *ROOTED, *POINT_TO_POINT)
 
 
 class Lane(StrEnum):

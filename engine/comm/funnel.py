@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.backend import Channel, ChannelSource, Handle, Outstanding
-from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
+from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, ROOTED, Kind, Lane, lane_name
 from engine.comm.contact import LostContact, Route
 from engine.comm.groups import ProcessGroups
 from engine.errors import ContactError
@@ -70,6 +70,7 @@ class Comm:
         lane: Lane = Lane.MAIN,
         out: Tensor | None = None,
         peer: int | None = None,
+        root: int | None = None,
         at_once: bool = False,
         unavoidable: bool = False,
     ) -> Handle:
@@ -82,13 +83,16 @@ class Comm:
         SEND: tensor goes to the rank whose coordinate on the axis is peer. RECV: tensor is filled with what that rank
         sends; sizes and dtypes agree. Messages of two ranks one way arrive in their order.
 
+        BROADCAST: the rank whose coordinate on the axis is root fills the others' tensors with its own, which it may
+        read meanwhile. REDUCE: in place; the root's is the sum, and the others' are to be thrown away.
+
         at_once: it is waited for before anything else is done, so that on CUDA it needs no stream of its own.
         unavoidable: as in Handle.wait.
 
-        Raises ValueError for a buffer or a peer that doesn't fit, and here or in wait() LostContact.
+        Raises ValueError for a buffer, a peer or a root that doesn't fit, and here or in wait() LostContact.
         """
         size = self.grid[axis]
-        self._check_peer(kind, axis, size, peer)
+        self._check_others(kind, axis, peer, root)
         if size == 1:
             return Handle(tensor if out is None else out.copy_(tensor))
         result = _checked_output(kind, size, tensor, out)
@@ -102,7 +106,10 @@ class Comm:
                 kind, axis, lane_name(axis, lane), num_bytes, blocking=unavoidable, at_once=at_once
             )
         source, target = tensor.detach().view(-1), result.detach().view(-1)
-        finish = self._channels[axis, lane].start(kind, source, target, peer, pending, blocking=at_once)
+        if kind is Kind.BROADCAST and root == self.coords[axis]:
+            source = target = tensor.data.view(-1)  # which autograd may keep, as nothing changes it
+        other = peer if root is None else root
+        finish = self._channels[axis, lane].start(kind, source, target, other, pending, blocking=at_once)
         return Handle(result, tensor, finish, call, outstanding, pending)
 
     def wait_any(self, handles: Sequence[Handle]) -> None:
@@ -183,7 +190,12 @@ class Comm:
         left, host = min(zip(free, hosts, strict=True), key=lambda pair: pair[0] / ranks[pair[1]])
         return left, ranks[host]
 
-    def _check_peer(self, kind: Kind, axis: Axis, size: int, peer: int | None) -> None:
+    def _check_others(self, kind: Kind, axis: Axis, peer: int | None, root: int | None) -> None:
+        size = self.grid[axis]
+        if root is None if kind in ROOTED else root is not None:
+            raise ValueError(f"{kind} {'names its root' if kind in ROOTED else 'has no root'}, got {root}.")
+        if root is not None and not 0 <= root < size:
+            raise ValueError(f"{kind} names as root a coordinate on {axis}, from 0 to {size - 1}, got {root}.")
         if kind not in POINT_TO_POINT:
             if peer is not None:
                 raise ValueError(f"{kind} is among all ranks of its axis and takes no peer.")

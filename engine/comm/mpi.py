@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.backend import Channel, ChannelSource, PendingMessage
-from engine.comm.collective import OF_MESSAGES, Kind, Lane
+from engine.comm.collective import OF_MESSAGES, POINT_TO_POINT, Kind, Lane
 from engine.comm.contact import LostContact, Route
 from engine.comm.launch import Launch
 from engine.comm.launchers import has_mpi
@@ -179,7 +179,7 @@ class MpiChannel:
             torch.cuda.current_stream(source.device).synchronize()
         mpi, due = self._library.mpi, None
         with self._library.progress.calling(self._route):
-            if peer is not None:
+            if peer is not None and kind in POINT_TO_POINT:
                 tag = _tag(self._messages[kind, peer], source.dtype)
                 self._messages[kind, peer] += 1
                 given = [self._library.memory(source), mpi.BYTE]
@@ -188,19 +188,25 @@ class MpiChannel:
                 else:
                     request, due = self._among.Irecv(given, peer, mpi.ANY_TAG), (tag, target.nbytes)
             else:
-                request = self._collective(kind, source, target)
+                request = self._collective(kind, source, target, peer)
             buffers = (source, target)
             return MpiRequest(self._library.progress, request, self._route, self._timeout_s, pending, due, buffers)
 
-    def _collective(self, kind: Kind, source: Tensor, target: Tensor) -> Any:
+    def _collective(self, kind: Kind, source: Tensor, target: Tensor, root: int | None) -> Any:
         mpi, memory = self._library.mpi, self._library.memory
         if kind is Kind.ALL_GATHER:
             return self._among.Iallgather([memory(source), mpi.BYTE], [memory(target), mpi.BYTE])
+        if kind is Kind.BROADCAST:
+            return self._among.Ibcast([memory(target), mpi.BYTE], root)
         if source.dtype not in NUMBERS:
             raise RunError(f"MPI adds up no {source.dtype}: take float32 or float64, or another back end.")
         number = getattr(mpi, NUMBERS[source.dtype])
         if kind is Kind.REDUCE_SCATTER:
             return self._among.Ireduce_scatter_block([memory(source), number], [memory(target), number])
+        if kind is Kind.REDUCE:
+            own = [memory(target), number]
+            given, taken = (mpi.IN_PLACE, own) if self._among.rank == root else (own, None)
+            return self._among.Ireduce(given, taken, mpi.SUM, root)
         op = mpi.SUM if kind is Kind.ALL_REDUCE else mpi.MAX
         return self._among.Iallreduce(mpi.IN_PLACE, [memory(target), number], op)
 

@@ -86,20 +86,20 @@ class NcclChannel:
         if blocking:
             # Stays where its result is needed, after what the lane still has in flight on the same communicator.
             computing.wait_stream(self._lane)
-            self.carry_out(kind, source, target, pending)
+            self.carry_out(kind, source, target, peer, pending)
             return nothing
         self._lane.wait_stream(computing)
         with self._streams.use(self._lane):
-            self.carry_out(kind, source, target, pending)
+            self.carry_out(kind, source, target, peer, pending)
             done = self._lane.record_event()
         return lambda: self._streams.current().wait_event(done)
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: int | None, pending: Pending | None) -> None:
         """Launch one collective on the current stream. async_op=False makes that stream wait, not the host."""
         if pending is not None:
             pending.begin(in_line=True)
         with self._route.guard():
-            launch(kind, self._group, source, target, None, async_op=False)
+            launch(kind, self._group, source, target, root, async_op=False)
         if pending is not None:
             pending.end()
 

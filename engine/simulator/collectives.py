@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf, log2
 
-from engine.comm.collective import Kind
+from engine.comm.collective import ROOTED, Kind
 from engine.grid import Axis
 
 ELEMENT = 4
@@ -53,8 +53,9 @@ class Taken:
 
 
 def steps(kind: Kind, ranks: int, num_bytes: float = inf) -> int:
-    """Count the steps of a ring (Thakur et al. 2003; Rabenseifner 2004), or those of recursive doubling, by which a sum
-    goes that has less than ELEMENT bytes for each rank, as it can't be cut (Thakur et al. 2003).
+    """Count the steps of a ring (Thakur et al. 2003; Rabenseifner 2004), along which pieces of a root's buffer follow
+    one another, or those of recursive doubling, by which a sum goes that has less than ELEMENT bytes for each rank, as
+    it can't be cut (Thakur et al. 2003).
     """
     if kind in (Kind.SEND, Kind.RECV):
         return 1
@@ -65,6 +66,8 @@ def steps(kind: Kind, ranks: int, num_bytes: float = inf) -> int:
 
 def moved_bytes(kind: Kind, num_bytes: float, ranks: int) -> float:
     """Count the bytes that each rank of a ring sends, and receives, for an input buffer of so many."""
+    if kind in ROOTED:
+        return num_bytes
     piece = num_bytes if kind in (Kind.ALL_GATHER, Kind.SEND, Kind.RECV) else num_bytes / ranks
     return steps(kind, ranks) * piece
 

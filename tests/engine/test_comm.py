@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import LazyComm, run_ranks
 
 from engine.comm.backend import Handle, PendingMessage
-from engine.comm.collective import POINT_TO_POINT, Kind, Lane
+from engine.comm.collective import POINT_TO_POINT, ROOTED, Kind, Lane
 from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
 from engine.comm.groups import FakeChannel, fake_group
@@ -33,7 +33,7 @@ def test_an_axis_of_one_rank_returns_its_input_and_records_nothing() -> None:
     recorder.start_step("all")
     tensor, out = torch.arange(6.0), torch.zeros(6)
     for kind in set(Kind) - set(POINT_TO_POINT):
-        assert comm.run(kind, Axis.Z, tensor) is tensor
+        assert comm.issue(kind, Axis.Z, tensor, root=0 if kind in ROOTED else None).wait() is tensor
     assert comm.run(Kind.ALL_GATHER, Axis.Z, tensor, out=out) is out
     assert torch.equal(out, tensor)
     assert comm.run(Kind.REDUCE_SCATTER, Axis.Z, tensor, out=tensor) is tensor
@@ -53,6 +53,8 @@ def _collectives(comm: Comm) -> dict[str, torch.Tensor]:
         "all_gather to": whole,
         "reduce_scatter to": half,
         "everyone": comm.gather_rows(torch.tensor([comm.rank])),
+        "broadcast": comm.issue(Kind.BROADCAST, Axis.X, mine.clone(), root=1).wait(),
+        "reduce": comm.issue(Kind.REDUCE, Axis.X, mine.clone(), root=1).wait(),
     }
 
 
@@ -69,6 +71,8 @@ def test_collectives_act_along_their_axis_only(run) -> None:  # type: ignore[no-
         assert torch.equal(got["all_reduce"], a + b)
         assert torch.equal(got["max_reduce"], b)
         assert got["everyone"].flatten().tolist() == [0, 1, 2, 3]
+        assert torch.equal(got["broadcast"], b)
+        assert rank % 2 == 0 or torch.equal(got["reduce"], a + b)
 
 
 def _exchange(comm: Comm) -> tuple[list[float], dict[tuple[str, str], tuple[int, int]]]:
@@ -114,13 +118,16 @@ def test_the_fake_back_end_does_everything_on_the_cpu_and_on_the_meta_device(dev
             Kind.REDUCE_SCATTER: 2,
             Kind.ALL_REDUCE: 8,
             Kind.MAX_REDUCE: 8,
+            Kind.BROADCAST: 8,
+            Kind.REDUCE: 8,
             Kind.SEND: 8,
             Kind.RECV: 8,
         }
         assert sizes.keys() == set(Kind)
         for kind, size in sizes.items():
             peer = 3 if kind in POINT_TO_POINT else None
-            result = comm.issue(kind, Axis.X, tensor, peer=peer).wait()
+            root = 1 if kind in ROOTED else None
+            result = comm.issue(kind, Axis.X, tensor, peer=peer, root=root).wait()
             assert (result.numel(), result.device.type) == (size, device)
         recorder.end_step()
         assert {key: (t.calls, t.num_bytes) for key, t in recorder.total.tallies.items()} == {

@@ -35,7 +35,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.inputs: dict[int, Tensor] = {}
-        self.kinds: set[tuple[Kind, int]] = set()
+        self.kinds: set[tuple[Kind, int, int | None]] = set()
         self.done = threading.Event()
         self.outcome: Tensor | None = None
 
@@ -63,12 +63,14 @@ class Hub:
         with self._lock:
             return self._messages[sender, receiver, lane]
 
-    def put(self, place: tuple[tuple[int, ...], Lane, int], rank: int, kind: Kind, value: Tensor) -> _Slot:
+    def put(
+        self, place: tuple[tuple[int, ...], Lane, int], rank: int, kind: Kind, value: Tensor, root: int | None = None
+    ) -> _Slot:
         members = place[0]
         with self._lock:
             slot = self._slots.setdefault(place, _Slot())
             slot.inputs[rank] = value
-            slot.kinds.add((kind, value.numel()))
+            slot.kinds.add((kind, value.numel(), root))
             if len(slot.inputs) == len(members):
                 if len(slot.kinds) > 1:
                     self.failed.set()
@@ -76,6 +78,9 @@ class Hub:
                 ordered = torch.stack([slot.inputs[m] for m in members])
                 if kind is Kind.ALL_GATHER:
                     slot.outcome = ordered.flatten()
+                elif kind is Kind.BROADCAST:
+                    assert root is not None
+                    slot.outcome = ordered[root]
                 else:
                     slot.outcome = ordered.amax(0) if kind is Kind.MAX_REDUCE else self._add(ordered)
                 del self._slots[place]
@@ -141,9 +146,11 @@ class LazyComm(Comm):
         self.in_flight += 1
         mutation = self.hub.mutate(kind, axis, self.numbers[axis])
         sent = source.clone()
-        slot = self.hub.put((members, lane, self.numbers[axis, lane]), self.rank, kind, sent)
+        slot = self.hub.put((members, lane, self.numbers[axis, lane]), self.rank, kind, sent, peer)
         in_place = source.data_ptr() == target.data_ptr()
-        _spoil(target)
+        is_root = peer is not None and members[peer] == self.rank
+        if kind is not Kind.BROADCAST or not is_root:
+            _spoil(target)
 
         def finish() -> None:
             self.in_flight -= 1
@@ -158,7 +165,12 @@ class LazyComm(Comm):
                 outcome = own.repeat(len(members)) if kind is Kind.ALL_GATHER else own
             if mutation == "twice":
                 outcome = outcome * 2
-            target.copy_(outcome)
+            if kind is Kind.BROADCAST and is_root:
+                assert target.equal(sent) or target.isnan().any(), "a root's buffer changed while in flight"
+            elif kind is Kind.REDUCE and not is_root:
+                return  # stays spoiled: what is left here means nothing
+            else:
+                target.copy_(outcome)
 
         return finish
 

@@ -36,16 +36,16 @@ def server() -> None:
 class Forgetful(staged.StagedChannel):
     """Sums over one rank only."""
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Any) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: Any, flight: Any) -> None:
         if kind is not Kind.ALL_REDUCE:
-            super().carry_out(kind, source, target, flight)
+            super().carry_out(kind, source, target, root, flight)
 
 
 class Turned(staged.StagedChannel):
     """Gathers the ranks' pieces in another order."""
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Any) -> None:
-        super().carry_out(kind, source, target, flight)
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: Any, flight: Any) -> None:
+        super().carry_out(kind, source, target, root, flight)
         if kind is Kind.ALL_GATHER and source.numel() > 1000:
             target.copy_(target.roll(source.numel()))
 
@@ -53,18 +53,18 @@ class Turned(staged.StagedChannel):
 class Elsewhere(staged.StagedChannel):
     """Gives a rank the sum of the other one's shard."""
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Any) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: Any, flight: Any) -> None:
         turned = source.roll(target.numel()) if kind is Kind.REDUCE_SCATTER else source
-        super().carry_out(kind, turned, target, flight)
+        super().carry_out(kind, turned, target, root, flight)
 
 
 class Coarse(staged.StagedChannel):
     """Sums numbers of fp32 and bf16 that have lost most of their digits."""
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: Any) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: Any, flight: Any) -> None:
         if kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and source.dtype != torch.float64:
             source.copy_(source.to(COARSE))
-        super().carry_out(kind, source, target, flight)
+        super().carry_out(kind, source, target, root, flight)
 
 
 class Exchanged(staged.StagedChannel):

@@ -93,7 +93,7 @@ class Streams:
 class Channel(NcclChannel):
     """Collectives of one rank: copies."""
 
-    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: object) -> None:
+    def carry_out(self, kind: Kind, source: Tensor, target: Tensor, root: object, flight: object) -> None:
         played: Any = self._streams
         if kind not in IN_PLACE and not (kind is Kind.ALL_GATHER and played.fault == FORGOTTEN):
             played.current().give(source, target)
