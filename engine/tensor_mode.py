@@ -48,11 +48,33 @@ class TensorMode:
     inner: SideAxes
     by_heads: bool = False
     """whether heads are cut along inner.rows, too, so that attention has all rows"""
+    square: bool = False
+    """whether both sides lie alike on a square of ranks, over all of which SUMMA splits each product"""
+    gathers_again: bool = False
+    """whether an input that a product has gathered is gathered again for its weight's gradient, not kept"""
+    by_size: bool = False
+    """whether a weight of a square lies so that the smaller one of what it takes and gives is sent"""
+
+    @property
+    def splits_rows(self) -> bool:
+        return bool(self.stream.rows or self.inner.rows)
 
     @property
     def whole(self) -> "TensorMode":
-        """Same split of features, in Algorithm 1, which splits no rows."""
-        return TensorMode("4d", SideAxes(self.stream.features), SideAxes(self.inner.features))
+        """Same split of the stream's features, in Algorithm 1, which splits no rows."""
+        inner = self.inner.rows[0] if self.square else self.inner.features
+        return TensorMode("4d", SideAxes(self.stream.features), SideAxes(inner))
+
+    def on(self, grid: Grid) -> str:
+        """Name the mode, and of squares their number and size.
+
+        >>> SQUARE.on(Grid(x=2, y=2, z=3))
+        '2d, 3 squares of 2x2'
+        """
+        if not self.square:
+            return self.name
+        count, sides = grid.size // grid.plane, "x".join(str(grid[axis]) for axis in self.stream.axes)
+        return f"{self.name}, {count} square{'s' if count > 1 else ''} of {sides}"
 
     def __getitem__(self, side: Side) -> SideAxes:
         return self.stream if side is Side.STREAM else self.inner
@@ -61,8 +83,15 @@ class TensorMode:
         """Return the axis that splits a side's features; None for what no axis splits."""
         return None if side is None else self[side].features
 
-    def split(self, sides: tuple[Side | None, Side | None]) -> tuple[Axis | None, Axis | None]:
-        """Return the axes that split a weight [n, k], of whose outputs and inputs these are the sides."""
+    def split(
+        self, sides: tuple[Side | None, Side | None], *, transposed: bool = False
+    ) -> tuple[Axis | None, Axis | None]:
+        """Return the axes that split a weight [n, k], of whose outputs and inputs these are the sides. transposed:
+        whether it lies so on a square.
+        """
+        if self.square:
+            across, (down,) = self.stream.features, self.stream.rows
+            return (down, across) if transposed else (across, down)
         n, k = sides
         return self.axis(n), self.axis(k)
 
@@ -83,5 +112,11 @@ ALGORITHM_1 = TensorMode("4d", stream=SideAxes(Axis.Y), inner=SideAxes(Axis.X))
 """axonn-sc24, Algorithm 1: each side's features are split over one axis, and the same along the other."""
 SPLIT = TensorMode("split", stream=SideAxes(Axis.Y, (Axis.X,)), inner=SideAxes(Axis.X, (Axis.Y,)))
 """The same without repeated work: each side's rows are split over the other axis."""
-SPLIT_HEADS = replace(SPLIT, by_heads=True)
+SPLIT_HEADS = replace(SPLIT, name="split-heads", by_heads=True)
 """SPLIT, but attention's heads are split over both axes, and there no rows are."""
+SQUARE = TensorMode(
+    "2d", stream=SideAxes(Axis.X, (Axis.Y,)), inner=SideAxes(Axis.X, (Axis.Y,)), square=True, by_size=True
+)
+"""SUMMA (layers/modes/summa.py)."""
+SQUARE_AS_PUBLISHED = replace(SQUARE, name="2d-published", by_size=False)
+"""SUMMA whose weights all lie as those of Xu et al. 2021."""

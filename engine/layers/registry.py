@@ -20,9 +20,10 @@ from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear
 from engine.layers.local import Local
 from engine.layers.loss import CrossEntropy, SerialCrossEntropy
-from engine.layers.modes import split
+from engine.layers.modes import split, summa
 from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
 from engine.layers.redistribute import Redistribute, RedistributeOverGrid
+from engine.tensor_mode import SPLIT, SPLIT_HEADS, SQUARE, SQUARE_AS_PUBLISHED
 
 OnGrid = TypeVar("OnGrid", bound=Linear)
 
@@ -110,7 +111,10 @@ LAYERS: Makers = {
     Redistribute: lambda serial, local: RedistributeOverGrid(local.comm, local.mode, serial.dim),
 }
 """Makers of the grid's layer of a serial one, by type. Other types work on part of their features."""
-MODES: dict[str, Makers] = {"split": split.LAYERS}
+MODES: dict[str, Makers] = {
+    **{mode.name: split.LAYERS for mode in (SPLIT, SPLIT_HEADS)},
+    **{mode.name: summa.LAYERS for mode in (SQUARE, SQUARE_AS_PUBLISHED)},
+}
 """Makers of those layers that a tensor mode has of its own, by its name."""
 
 

@@ -98,7 +98,7 @@ class Table(Operation):
     def placements(self, prefix: str, mode: TensorMode) -> Iterator[Placement]:
         name, shape = f"{prefix}{self.name}.weight", (self.rows, self.features)
         if self.sharded:
-            yield Placement(name, shape, mode.split(FROM_STREAM), True, self.init)
+            yield Placement(name, shape, mode.split(FROM_STREAM, transposed=True), True, self.init)
         else:
             split = (None, mode.stream.features)
             yield Placement(name, shape, split, False, self.init, partial=mode.stream.rows)
@@ -131,8 +131,12 @@ class Linear(Operation):
         if self.tied is None:
             yield self._weight(f"{name}.weight", mode)
         if self.bias:
-            split = mode.split(self.sides)[:1]
-            yield Placement(f"{name}.bias", (self.n,), split, False, self.bias_init, parts, units=self._units[0])
+            side, units = self.sides[0], self._units[0]
+            partial = mode[side].rows if mode.square and side is not None else ()
+            split = (mode.axis(side),)
+            yield Placement(
+                f"{name}.bias", (self.n,), split, False, self.bias_init, parts, units=units, partial=partial
+            )
 
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k
@@ -146,7 +150,8 @@ class Linear(Operation):
         return self._weight("", mode).tile_shape(grid)
 
     def _weight(self, name: str, mode: TensorMode) -> Placement:
-        parts, split = {0: self.parts} if self.parts else {}, mode.split(self.sides)
+        parts = {0: self.parts} if self.parts else {}
+        split = mode.split(self.sides, transposed=mode.by_size and self.n < self.k)
         return Placement(name, (self.n, self.k), split, True, self.init, parts, units=self._units[0] | self._units[1])
 
     @property

@@ -1,9 +1,10 @@
 """The parity tests can fail: each single collective of training, dropped or done twice, is noticed.
 
-With only one axis of two ranks, every collective belongs to that axis and is falsified in turn.
+On grids of one or two axes of two ranks, so that all collectives can be falsified in turn.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from engine.models.llama.config import LlamaConfig
 from engine.models.vit.config import ViTConfig
 from engine.overlap.flags import Overlap
 from engine.parallel.serial_state import full_state_dict
+from engine.tensor_mode import SPLIT, SPLIT_HEADS, SQUARE, SQUARE_AS_PUBLISHED
 
 TINY: dict[str, Architecture] = {
     "gpt": GPTConfig("tiny", layers=1, hidden=8, heads=2, vocabulary=8, sequence=4),
@@ -43,15 +45,16 @@ ONE_AXIS = [Grid(2, 1, 1, 1), Grid(1, 2, 1, 1), Grid(1, 1, 2, 1), Grid(1, 1, 1, 
 class Wrong:
     """Mutation of one call, with the kinds of all calls that belong to the steps."""
 
-    def __init__(self, number: int = 0, mutation: str = "") -> None:
-        self.number, self.mutation = number, mutation
-        self.kinds: dict[int, Kind] = {}
+    def __init__(self, call: tuple[Axis, int] | None = None, mutation: str = "") -> None:
+        """call: the axis of the falsified one, and its number on that."""
+        self.call, self.mutation = call, mutation
+        self.kinds: dict[tuple[Axis, int], Kind] = {}
         self.stepping = True
 
     def __call__(self, kind: Kind, axis: Axis, number: int) -> str | None:
         if self.stepping:
-            self.kinds[number] = kind
-        return self.mutation if number == self.number else None
+            self.kinds[axis, number] = kind
+        return self.mutation if (axis, number) == self.call else None
 
     def error(self, case: Case, grid: Grid) -> float:
         """Return that of the losses and of the parameters after the steps."""
@@ -79,14 +82,26 @@ def _spread() -> Iterator[Any]:
             yield pytest.param(case, grid, marks=often, id=f"{name}-{grid_id(grid)}")
 
 
+def _of_modes() -> Iterator[Any]:
+    """Yield every tensor mode on each axis that it splits rows along, a square on both, with networks by turns."""
+    modes = {"rows": SPLIT, "heads": SPLIT_HEADS, "again": replace(SPLIT, gathers_again=True)}
+    grids = [(name, mode, grid) for name, mode in modes.items() for grid in (Grid(x=2), Grid(y=2))]
+    grids += [(mode.name, mode, Grid(2, 2)) for mode in (SQUARE, SQUARE_AS_PUBLISHED)]
+    for number, (name, mode, grid) in enumerate(grids):
+        for place, network in enumerate(TINY):
+            case = replace(CASES[f"{network}-one-step"], mode=mode)
+            often = () if (number, place) in ((0, 3), (3, 0)) else pytest.mark.weekly
+            yield pytest.param(case, grid, marks=often, id=f"{name}-{network}-{grid_id(grid)}")
+
+
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("case", "grid"), list(_spread()))
+@pytest.mark.parametrize(("case", "grid"), [*_spread(), *_of_modes()])
 def test_one_wrong_collective_breaks_parity(case: Case, grid: Grid) -> None:
     right = Wrong()
     assert right.error(case, grid) < TOLERANCE
     assert right.kinds
-    for number, kind in right.kinds.items():  # of two steps there are so many that each is falsified in one way only
+    for call, kind in right.kinds.items():  # of two steps there are so many that each is falsified in one way only
         # A softmax doesn't depend on a shift that all ranks share.
         for mutation in ("drop",) if case.steps > 1 or kind is Kind.MAX_REDUCE else ("drop", "twice"):
-            wrong = Wrong(number, mutation).error(case, grid)
-            assert not wrong < TOLERANCE, f"{mutation} of call {number} of {len(right.kinds)}, {kind}"
+            wrong = Wrong(call, mutation).error(case, grid)
+            assert not wrong < TOLERANCE, f"{mutation} of call {call} of {len(right.kinds)}, {kind}"

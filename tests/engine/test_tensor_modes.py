@@ -17,7 +17,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.overlap.flags import Overlap
-from engine.tensor_mode import SPLIT, SPLIT_HEADS, Side, TensorMode
+from engine.tensor_mode import SPLIT, SPLIT_HEADS, SQUARE, SQUARE_AS_PUBLISHED, Side, TensorMode
 
 NEOX = replace(SMALL, heads=12, rotary=2, parallel_residual=True, ffn=72)
 NETWORKS: dict[str, Architecture] = {
@@ -42,7 +42,7 @@ GRIDS = [
 ]
 HEADS = 12
 """Divisor of all heads."""
-MODES = {"rows": SPLIT, "heads": SPLIT_HEADS}
+MODES = {"rows": SPLIT, "heads": SPLIT_HEADS, "again": replace(SPLIT, gathers_again=True)}
 
 
 @cache
@@ -74,6 +74,26 @@ def _spread() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("case", "grid"), list(_spread()))
 def test_every_mode_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
+    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
+
+
+SQUARES = [Grid(2, 2), Grid(2, 2, 2), Grid(2, 2, 1, 2), Grid(3, 3), Grid(3, 3, 3)]
+
+
+def _squares() -> Iterator[Any]:
+    number = 0
+    for mode in (SQUARE, SQUARE_AS_PUBLISHED):
+        for name, config in NETWORKS.items():
+            for grid in SQUARES:
+                number += 1
+                often = () if number % 7 == 0 and grid.size < 27 else pytest.mark.weekly
+                case = case_of(config, grid, mode, everything=number % 2 == 0)
+                yield pytest.param(case, grid, marks=often, id=f"{mode.name}-{name}-{grid_id(grid)}")
+
+
+@pytest.mark.parametrize(("case", "grid"), list(_squares()))
+def test_a_square_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE
 

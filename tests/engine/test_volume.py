@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from closed_form import Volume, closed_form
-from test_parity import FAMILIES, SMALL
+from test_parity import FAMILIES, LLAMA, SMALL
 from test_unet_grid import GUIDED, IMPROVED
 from training import Case, grid_id, start, step_parallel
 from unet_volume import unet_volume
@@ -20,6 +20,7 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.unet.config import UNetConfig
 from engine.overlap.flags import ALL
+from engine.tensor_mode import SPLIT, SPLIT_HEADS, SQUARE, SQUARE_AS_PUBLISHED, TensorMode
 
 
 def measured(case: Case, grid: Grid) -> list[Volume]:
@@ -52,6 +53,9 @@ UNEVEN = [Grid(z=3), Grid(z=5), Grid(2, 1, 6, 1), Grid(1, 2, 7, 1)]
 """Grids whose z divides few tiles."""
 
 
+AGAIN = replace(SPLIT, gathers_again=True)
+
+
 def _spread() -> Iterator[Any]:
     """Every family on every grid in both precisions, with and without checkpoints: of the large grids half, in which
     these take turns, every time.
@@ -74,6 +78,38 @@ def test_recorded_bytes_and_calls_equal_the_closed_form(
     case = Case(model, sequences=sequences, micro_batches=2, checkpoint=checkpoint, precision=precision)
     batch = Batch(sequences, sequences // grid.batch_split // 2)
     expected = closed_form(model, batch, grid, precision=precision, checkpoint=checkpoint)
+    for rank in measured(case, grid):
+        assert rank.calls == expected.calls
+        assert rank.num_bytes == expected.num_bytes
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("grid", [Grid(x=2), Grid(y=2), Grid(2, 2, 2, 2), Grid(3, 2, 1, 2)], ids=grid_id)
+@pytest.mark.parametrize("mode", [SPLIT, SPLIT_HEADS, AGAIN], ids=["rows", "heads", "again"])
+@pytest.mark.parametrize("model", [replace(SMALL, heads=12), LLAMA], ids=["gpt", "llama"])
+def test_split_activations_are_sent_as_the_closed_form_says(
+    model: Architecture, mode: TensorMode, grid: Grid, checkpoint: bool
+) -> None:
+    sequences = 24 * grid.batch_split
+    case = Case(model, sequences=sequences, micro_batches=2, checkpoint=checkpoint, mode=mode)
+    expected = closed_form(model, Batch(sequences, 12), grid, precision="fp64", checkpoint=checkpoint, mode=mode)
+    for rank in measured(case, grid):
+        assert rank.calls == expected.calls
+        assert rank.num_bytes == expected.num_bytes
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("grid", [Grid(2, 2), Grid(2, 2, 2), Grid(3, 3)], ids=grid_id)
+@pytest.mark.parametrize("mode", [SQUARE, SQUARE_AS_PUBLISHED], ids=["by size", "as published"])
+@pytest.mark.parametrize("model", [replace(SMALL, heads=12), LLAMA], ids=["gpt", "llama"])
+def test_a_square_sends_what_its_closed_form_says(
+    model: Architecture, mode: TensorMode, grid: Grid, checkpoint: bool
+) -> None:
+    sequences = 24 * grid.batch_split
+    case = Case(model, sequences=sequences, micro_batches=2, checkpoint=checkpoint, mode=mode)
+    expected = closed_form(model, Batch(sequences, 12), grid, precision="fp64", checkpoint=checkpoint, mode=mode)
     for rank in measured(case, grid):
         assert rank.calls == expected.calls
         assert rank.num_bytes == expected.num_bytes

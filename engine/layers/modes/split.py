@@ -133,21 +133,24 @@ class GatherMatmul(torch.autograd.Function):
     def forward(ctx: Any, part: Tensor, shard: Tensor, layer: "SplitLinear") -> Tensor:
         I_MK = gather(part.detach(), layer.comm, layer.takes)
         W_NK = layer.schedule.gather(layer.sharded)  # line 2
-        ctx.save_for_backward(I_MK, None if layer.schedule.gathers_again else W_NK)  # line 5
+        kept = part if layer.gathers_again else I_MK
+        ctx.save_for_backward(kept, None if layer.schedule.gathers_again else W_NK)  # line 5
         ctx.layer, ctx.shape = layer, part.shape
         return matmul.forward(I_MK, W_NK, None, layer.kernels.forward)  # line 3
 
     @staticmethod
     def backward(ctx: Any, dO_MN: Tensor) -> tuple[Tensor | None, None, None]:
-        I_MK, W_NK = ctx.saved_tensors  # line 10
+        kept, W_NK = ctx.saved_tensors  # line 10
         layer: SplitLinear = ctx.layer
         schedule, coming = layer.schedule, None
         dI_MK = None
+        gathering = layer.start_gather(kept) if layer.gathers_again else None
         if ctx.needs_input_grad[0]:
             if W_NK is None:
                 W_NK = schedule.gather(layer.sharded)
             dI_MK = matmul.input_gradient(dO_MN, W_NK, layer.kernels.input_gradient)  # line 11
             coming = layer.start_scatter(dI_MK)  # line 12
+        I_MK = kept if gathering is None else layer.takes.whole(gathering.wait(), kept)
 
         def fill(out: Tensor, *, add: bool) -> None:
             matmul.weight_gradient(out, dO_MN, I_MK, add=add, mode=layer.kernels.weight_gradient)
@@ -161,6 +164,7 @@ class SplitLinear(ShardedLinear):
     """Linear layer that takes and gives a rank's own rows, or heads, flat: [..., k'] to [1, M', n'].
 
     takes: how its inputs are cut along the axis that splits n. gives: its outputs, along the one that splits k.
+    gathers_again: whether the backward gathers the input anew.
     """
 
     def __init__(
@@ -172,15 +176,22 @@ class SplitLinear(ShardedLinear):
         kernels: Kernels,
         takes: Share,
         gives: Share,
+        *,
+        gathers_again: bool = False,
     ) -> None:
         super().__init__(comm, schedule, sharded, bias, kernels)
         self.takes, self.gives = takes, gives
+        self.gathers_again = gathers_again and takes.ranks > 1
         self.width = sharded.tile_shape[0] // (gives.ranks if isinstance(gives, HeadShare) else 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         partial_MN = GatherMatmul.apply(inputs.flatten(0, -2), self.weight, self)
         cast = None if self.bias is None else self.schedule.cast(self.bias)
         return ScatterSum.apply(partial_MN, self.bias, cast, self.comm, self.gives, self.width).unsqueeze(0)
+
+    def start_gather(self, part: Tensor) -> Handle:
+        """Start to gather what all ranks have of the layer's input, behind the product of dI."""
+        return self.start(Kind.ALL_GATHER, self.takes.axis, part.contiguous().view(-1))
 
     def start_scatter(self, dI_MK: Tensor) -> Handle | None:
         """Start line 12: sum dI over the axis that splits n, and scatter it. Returns what is to be waited for."""
@@ -289,25 +300,26 @@ def _linear(_: nn.Linear, local: Local) -> SplitLinear:
         inner = HeadShare(comm, inner_rows, placement.shares(1 if onto else 0, comm.grid))
     stream = RowShare(comm, stream_rows)
     takes, gives = (inner, stream) if onto else (stream, inner)
-    return SplitLinear(comm, local.schedule, sharded, local.parameters.get("bias"), local.kernels, takes, gives)
+    bias, again = local.parameters.get("bias"), mode.gathers_again
+    return SplitLinear(comm, local.schedule, sharded, bias, local.kernels, takes, gives, gathers_again=again)
 
 
-def _embedding(serial: nn.Embedding, local: Local) -> nn.Module:
+def embedding(serial: nn.Embedding, local: Local) -> nn.Module:
     if "weight" in local.sharded:
         return SplitTokenEmbedding(local.comm, local.schedule, local.sharded["weight"], serial.padding_idx)
     return PositionEmbedding(local.parameters["weight"], local.schedule.compute_dtype)
 
 
-def _cross_entropy(serial: SerialCrossEntropy, local: Local) -> nn.Module:
+def cross_entropy(serial: SerialCrossEntropy, local: Local) -> nn.Module:
     if not serial.by_token:
-        return CrossEntropy(local.comm, local.mode.inner.features, serial.columns, ignores=serial.ignores)
+        return CrossEntropy(local.comm, local.mode.whole.inner.features, serial.columns, ignores=serial.ignores)
     return SplitCrossEntropy(local.comm, local.mode, serial.columns, ignores=serial.ignores)
 
 
 LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.Linear: _linear,
-    nn.Embedding: _embedding,
-    SerialCrossEntropy: _cross_entropy,
+    nn.Embedding: embedding,
+    SerialCrossEntropy: cross_entropy,
     Redistribute: lambda _, local: SplitRedistribute(local.comm, local.mode),
     Enter: lambda _, local: SplitEnter(local.comm, local.mode),
     Leave: lambda _, local: SplitLeave(local.comm, local.mode),
