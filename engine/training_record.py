@@ -18,6 +18,8 @@ from engine.errors import UsageError
 from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.flops import hardware_flops
+from engine.models.mode_choice import ModeName, check_mode, choose_mode
+from engine.models.network import Network
 from engine.optimizer_state import OptimizerName
 from engine.options import NO_OPTION, option_words, word
 from engine.overlap.flags import ALL, AUTO, Overlap
@@ -27,6 +29,7 @@ from engine.pipeline.registry import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
 from engine.pipeline.staged import Staged, staged, times_by_flops
 from engine.reduce_dtype import reduce_dtype
+from engine.tensor_mode import TensorMode
 
 PrecisionName = Literal["fp32", "fp64", "bf16", "fp16"]
 LEAST_LOSS_SCALE, MOST_LOSS_SCALE = 1.0, 2.0**127
@@ -83,6 +86,15 @@ class TrainingOptions:
     """keep fp32 weights and moments of matrices on the host; micro-batches then add in --reduce-dtype, if given"""
     reduce_dtype: PrecisionName | None = None
     """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
+    tensor_mode: ModeName = "4d"
+    """4d: Algorithm 1 of axonn-sc24; split: ranks that would have the same activations have a part of them each, so
+    that no work is repeated (attention along y, norms along x), whole samples between two products where y divides
+    them, else heads; split-heads: heads always; auto: split where y is above 1 and it can be; 2d: SUMMA on a square of
+    x and y; 2d-published: with all weights as in its paper; 1d, 2.5d, 3d: 4d along x, 2d in up to as many squares as
+    one has columns, and split on a cube, as colossal-ai calls them"""
+    gather_inputs_again: bool = False
+    """with split activations, keep a rank's own part of what a product takes, and gather it again in the backward: less
+    memory, more bytes"""
     optimizer: OptimizerName = "adamw"
     """none: no steps, moments or fp32 weights, to time gradients; micro-batches then add in --reduce-dtype, if given"""
 
@@ -215,7 +227,15 @@ class Training(RunOptions, OverlapOption):
     def options_on(self, grid: Grid) -> dict[str, Any]:
         """Return the options as they come out on a grid, for results."""
         found = {option.name: getattr(self, option.name) for option in fields(TrainingOptions)}
-        return found | {"checkpoint_every": self.checkpoint_group(grid), "reduce_dtype": self.reduce_dtypes(grid)}
+        return found | {
+            "checkpoint_every": self.checkpoint_group(grid),
+            "reduce_dtype": self.reduce_dtypes(grid),
+            "tensor_mode": self.mode(grid).name,
+        }
+
+    def check_mode(self, grid: Grid) -> None:
+        """Raise UsageError if the network can't lie on the grid in its tensor mode."""
+        check_mode(self.tensor_mode, self.model.network(), grid, self.batch.at_once(grid))
 
     def for_model(self, grid: Grid) -> Mapping[str, Any]:
         """Return what parallelize() takes of the options on a grid, by argument."""
@@ -224,7 +244,14 @@ class Training(RunOptions, OverlapOption):
             "overlap": self.overlap,
             "checkpoint_every": self.checkpoint_group(grid),
             "offload": self.offload,
+            "mode": self.mode(grid),
         }
+
+    def mode(self, grid: Grid, network: Network | None = None) -> TensorMode:
+        """Return the tensor mode on a grid. network: the model's, where it is at hand."""
+        network = network or self.model.network()
+        mode = choose_mode(self.tensor_mode, network, grid, self.batch.at_once(grid))
+        return replace(mode, gathers_again=self.gather_inputs_again and mode.splits_rows and not mode.square)
 
     @property
     def flops(self) -> int:

@@ -14,6 +14,7 @@ from engine.loading import loading
 from engine.models.image_operations import norms_that_share
 from engine.output import complain
 from engine.overlap.flags import Pace
+from engine.tensor_mode import ALGORITHM_1
 from engine.training.checks import CheckedRun, checked, notices
 from engine.training.config import RUN, TrainConfig
 
@@ -40,6 +41,7 @@ def check(
     training = run.training
     for notice in [*said, *notices(run)]:
         complain(notice)
+    mode = training.mode(run.grid)
     sharing, norms = norms_that_share(training.model.network(), run.grid)
     samples = training.model.task.data.samples
     if brief:
@@ -62,6 +64,7 @@ def check(
     words = {
         "model": f"{training.model.name}, {training.model.parameters:,} parameters",
         "grid": f"{run.grid} of {run.grid.size:,} ranks",
+        **({"tensor mode": mode.on(run.grid)} if mode != ALGORITHM_1 else {}),
         "parameters of a rank": f"{figures['parameters_per_rank']:,}",
         f"{samples} of a rank": f"{figures['sequences_per_rank']:,}, {figures['micro_batch']:,} at once",
         **({"schedule": figures["schedule"]} if run.grid.stages > 1 else {}),

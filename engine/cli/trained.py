@@ -56,12 +56,13 @@ def _grids(result: Result) -> str:
         (
             one.grid,
             str(one.micro_batch),
+            one.tensor_mode,
             *_row(one, one.schedule or ""),
             "" if one.predicted_s is None else f"{1e3 * one.predicted_s:.1f}",
         )
         for one in result.sides(GridSide)
     ]
-    heads = ("grid", "micro-batch", "schedule", "step, ms", "by that of the first", "predicted, ms")
+    heads = ("grid", "micro-batch", "mode", "schedule", "step, ms", "by that of the first", "predicted, ms")
     return columns([heads, *rows], left=1)
 
 

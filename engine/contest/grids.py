@@ -7,15 +7,17 @@ together, so that what a rank waits for is not the turn before.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast, get_args
 
 from engine.contest.rounds import CheckedContest, Rounds, Side, take_rounds
 from engine.errors import UsageError
 from engine.footprint.memory import Footprint
 from engine.grid import Axis, Grid
+from engine.models.mode_choice import ModeName
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.registry import DEFAULT, ScheduleChoice
+from engine.tensor_mode import ALGORITHM_1
 from engine.training.checks import CheckedRun, ContestSetup, RunKind, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training
@@ -25,24 +27,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHOICE = "GRID[,MICRO[,SCHEDULE]]"
+CHOICE = "GRID[,MICRO][,SCHEDULE][,MODE]"
 
 
 @dataclass(frozen=True, slots=True)
 class GridChoice:
-    """Grid with what a rank takes at once, its share if None, and the schedule of its stages, if it has any."""
+    """Grid with what a rank takes at once, its share if None, the schedule of its stages, if it has any, and the tensor
+    mode, the run's if None.
+    """
 
     grid: Grid
     micro: int | None = None
     schedule: ScheduleChoice | None = None
+    mode: ModeName | None = None
 
     @classmethod
     def parse(cls, text: str) -> "GridChoice":
-        """Read a word such as 1x1x2x4 or 1x1x1x2p4,8,zero-bubble. Raises UsageError."""
-        grid, micro, schedule = (*text.split(",", 2), "", "")[:3]
+        """Read a word such as 1x1x2x4, 1x1x1x2p4,8,zero-bubble or 1x4x1x1,4,split. Raises UsageError."""
+        first, _, last = text.rpartition(",")
+        mode = last if last in get_args(ModeName) else None
+        grid, micro, schedule = (*(text if mode is None else first).split(",", 2), "", "")[:3]
         try:
             return cls(
-                Grid.parse(grid), int(micro) if micro else None, ScheduleChoice.parse(schedule) if schedule else None
+                Grid.parse(grid),
+                int(micro) if micro else None,
+                ScheduleChoice.parse(schedule) if schedule else None,
+                cast("ModeName | None", mode),
             )
         except ValueError:
             raise UsageError(f"A grid to compare is written {CHOICE}, but {text!r} was given.") from None
@@ -56,12 +66,13 @@ class GridChoice:
             pipe=None,
             batch=replace(batch, micro=batch.micro if self.micro is None else self.micro),
             pipeline=pipeline if self.schedule is None else self.schedule.options(pipeline.stages),
+            tensor_mode=self.mode or config.tensor_mode,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrids(CheckedContest):
-    """Contest of these runs, which differ by grid, micro-batch and schedule."""
+    """Contest of these runs, which differ by grid, micro-batch, schedule and tensor mode."""
 
     kind: ClassVar[RunKind] = "grids"
     runs: tuple[CheckedRun, ...] = ()
@@ -90,7 +101,9 @@ class CheckedGrids(CheckedContest):
 def name(run: CheckedRun) -> str:
     """Name a run's choice as GridChoice.parse() reads it."""
     words = [str(run.grid), str(run.training.batch.at_once(run.grid))]
-    return ",".join([*words, *([str(schedule)] if (schedule := schedule_of(run)) else [])])
+    words += [str(schedule)] if (schedule := schedule_of(run)) else []
+    mode = run.training.mode(run.grid)
+    return ",".join([*words, *([mode.name] if mode != ALGORITHM_1 else [])])
 
 
 def schedule_of(run: CheckedRun) -> ScheduleChoice | None:
@@ -121,7 +134,8 @@ def check_grids(
 
 def model_of(run: CheckedRun) -> tuple[Any, ...]:
     """Return what runs must have in common to take turns with one model."""
-    return run.grid, run.training.cut(run.grid), run.training.batch.at_once(run.grid), run.config.tune_matmul
+    training, grid = run.training, run.grid
+    return grid, training.cut(grid), training.batch.at_once(grid), training.mode(grid), run.config.tune_matmul
 
 
 def _check_room(runs: Sequence[CheckedRun]) -> None:
@@ -176,6 +190,7 @@ def compare_grids(run: CheckedGrids, setup: ContestSetup) -> "Contest":
             grid=str(one.grid),
             micro_batch=one.training.batch.at_once(one.grid),
             schedule=None if schedule is None else str(schedule),
+            tensor_mode=one.training.mode(one.grid).name,
             exposed_s=_average_exposed_s(side),
             predicted_s=predicted_s,
         )

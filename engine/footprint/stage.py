@@ -150,13 +150,16 @@ class StageCount:
         self._training = training
         self._network = network = parts.network
         self._waiting = parts.waiting
-        self._grid, self._mode = grid, network.mode
-        self._inner, self._streams = (self._mode.parts(side, grid) for side in (Side.INNER, Side.STREAM))
-        """parts into which a plane of ranks cuts what lies inside of blocks, and in the stream"""
-        self._stage = stage
-        self._compute, self._wide, self._group = training.compute, training.wide, training.checkpoint_group(grid)
         self._share = training.batch.sequences / grid.batch_split
         self._at_once = training.batch.micro or self._share
+        self._mode = mode = training.mode(grid, network)
+        self._grid = grid
+        self._inner, self._streams = (mode.parts(side, grid) for side in (Side.INNER, Side.STREAM))
+        """parts into which a plane of ranks cuts what lies inside of blocks, and in the stream"""
+        self._gathers = mode.splits_rows and not mode.square
+        """whether products have more rows than what is around them"""
+        self._stage = stage
+        self._compute, self._wide, self._group = training.compute, training.wide, training.checkpoint_group(grid)
         self._several = self._share / self._at_once * len(stage.chunks) > 1
         overlap = training.overlap
         sections = [network.blocks[number].section for number in stage.blocks]
@@ -206,23 +209,36 @@ class StageCount:
         """Count the bytes of so many numbers of a sample, which so many ranks split."""
         return self._at_once * self._compute * count / ranks
 
-    def _parts_on(self, side: Side | None) -> int:
-        """Count the parts into which a plane of ranks cuts what lies on a side."""
-        return 1 if side is None else self._inner if side is Side.INNER else self._streams
+    def _parts_at_product(self, side: Side | None) -> int:
+        """Count the parts into which a plane of ranks cuts what a product takes or gives: features, of all rows but on
+        a square.
+        """
+        axes = () if side is None else self._mode[side].axes if self._mode.square else self._mode[side].axes[:1]
+        return prod(self._grid[axis] for axis in axes)
 
     def _section(self, section: Section) -> SectionBytes:
         model = self._training.model
-        kept, left, largest = section.kept(model.sequence), 0.0, 0.0
-        bytes_kept = self._features(kept.inner, self._inner) + kept.angles * self._wide
-        bytes_kept += self._features(kept.stream + kept.streams * model.hidden, self._streams)
+        kept, taken, left, largest = section.kept(model.sequence), section.kept(model.sequence, Linear), 0.0, 0.0
+        bytes_kept = self._features(kept.inner - taken.inner, self._inner) + kept.angles * self._wide
+        bytes_kept += self._features(kept.stream - taken.stream + kept.streams * model.hidden, self._streams)
+        again = self._mode.gathers_again
+        bytes_kept += self._features(taken.inner, self._inner if again else self._parts_at_product(Side.INNER))
+        bytes_kept += self._features(taken.stream, self._streams if again else self._parts_at_product(Side.STREAM))
         for product in section.of_kind(Linear):
-            tokens, (n, k) = section.tokens_of(product, model.sequence), map(self._parts_on, product.sides)
+            tokens, (n, k) = section.tokens_of(product, model.sequence), map(self._parts_at_product, product.sides)
             both = self._features(product.input_tokens(tokens) * product.k, k) + self._features(tokens * product.n, n)
             left += both
-            largest = max(largest, both * (2 if self._device.lays_out and isinstance(product, Conv2d) else 1))
+            exchanged = self._device.exchanges and self._gathers
+            largest = max(
+                largest,
+                both * (2 if self._device.lays_out and isinstance(product, Conv2d) else 1)
+                + exchanged * self._features(product.input_tokens(tokens) * product.k, k),
+            )
         for attention in section.of_kind(Attention):
             features = section.tokens_of(attention, model.sequence) * attention.heads * attention.head_size
             largest = max(largest, self._features(5 * features, self._inner))
+            if self._gathers and not again:  # the next product keeps a gathered copy
+                bytes_kept += self._features(features, self._inner)
         return SectionBytes(bytes_kept, left, largest)
 
     def _always(self) -> float:
@@ -258,7 +274,8 @@ class StageCount:
         """Count the bytes of all logits, in elements of so many bytes."""
         section, head = self._network.sections[-1], self._network.head
         tokens = section.tokens_of(section.operations[-1], self._training.model.sequence)
-        return self._at_once * tokens * head.n / self._parts_on(head.sides[0]) * element
+        parts = 1 if head.sides[0] is None else self._inner
+        return self._at_once * tokens * head.n / parts * element
 
     def _beside(self) -> Moment:
         """Count the passes beside the one that is worked on. With several chunks no other pass is in the head."""
@@ -320,7 +337,11 @@ class StageCount:
         earlier = self._first() if self._several else []
         yield Moment(inputs, weights, self._cache, logits + loss, self._in_flight(earlier))
         made = self._made(self._head, self._compute) + self._in_flight(earlier[1:])
-        yield Moment(inputs + self._stream, weights, self._cache, logits, made)
+        whole = logits * self._inner / self._parts_at_product(self._network.head.sides[0]) if self._gathers else 0.0
+        yield Moment(inputs + self._stream, weights, self._cache, logits + whole, made)
+        if whole:  # before they are summed and scattered
+            whole += whole * self._device.exchanges
+            yield Moment(inputs, weights, self._cache, logits + whole, self._in_flight(earlier))
 
     def _at_blocks(self) -> Iterator[Moment]:
         """Yield the backward of the first and the last block, and of the last of a group before that."""

@@ -43,7 +43,7 @@ from engine.grid import SPLITTING_FEATURES, Grid
 from engine.models.architecture import Architecture
 from engine.models.network import Section
 from engine.models.operations import Attention, Linear, Operation
-from engine.tensor_mode import Side
+from engine.tensor_mode import ALGORITHM_1, Side, TensorMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,16 @@ def model_flops(model: Architecture, sequences: int) -> int:
     return hardware_flops(model, sequences, recompute=False)
 
 
-def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute: bool) -> int:
+def repeated_flops(
+    model: Architecture, sequences: int, grid: Grid, *, recompute: bool, mode: TensorMode = ALGORITHM_1
+) -> int:
     """Count the flops of one step of the whole job that ranks run on top of `hardware_flops`, and no utilisation
     counts.
 
     In Algorithm 1 all Gy ranks hold the same activations between the sum over y that ends a projection and the next
     product, so attention runs Gy times over; and so does a product before or after the blocks along an axis that splits
-    nothing of it.
+    nothing of it. With activations split as well nothing is repeated.
     """
-    mode = model.network().mode
     repeated = (mode.repeats(Side.INNER, grid) - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated
     for section in (section for some in model.network().around for section in some):
         for linear in section.of_kind(Linear):

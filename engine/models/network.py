@@ -74,9 +74,9 @@ class Section:
         lies = mode.whole if self.whole else mode
         return [placed for operation in self.operations for placed in operation.placements(self.prefix(number), lies)]
 
-    def kept(self, sequence: int) -> Kept:
-        """Sum what one repeat keeps of a sample for its backward."""
-        each = (operation.kept.times(self.tokens_of(operation, sequence)) for operation in self.operations)
+    def kept(self, sequence: int, kind: type[Operation] = Operation) -> Kept:
+        """Sum what operations of a kind of one repeat keep of a sample for their backward."""
+        each = (operation.kept.times(self.tokens_of(operation, sequence)) for operation in self.of_kind(kind))
         return Kept(*map(sum, zip(*each, strict=True)))
 
     @property
@@ -152,6 +152,16 @@ class Network:
             units = tuple(placed.units.items())
             kinds.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced, units), placed)
         return tuple(kinds.values())
+
+    @property
+    def passes_tokens(self) -> bool:
+        """Whether blocks pass on rows of features, one for each token, and nothing else."""
+        return [len(carried.shape) for carried in self.entering] == [2] and self.entering[0].dim == 1
+
+    @property
+    def tokens_of_blocks(self) -> set[int]:
+        """Tokens of a sample that blocks pass on."""
+        return {boundary[0].shape[0] for boundary in self.boundaries}
 
     @property
     def alike(self) -> bool:

@@ -132,6 +132,7 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
         elif comparison.layout is not None and comparison.supports(case.model):
             comparison.layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         check_grid(case.model, comparison.grid, case.batch)
+        case.check_mode(comparison.grid)
         if ranks > 1 and comparison.grid.size != ranks:
             raise UsageError(
                 f"{ranks} ranks were started, but the comparison with {comparison.name} is on grid {comparison.grid} "

@@ -14,6 +14,7 @@ from engine.result import metrics
 from engine.result.provenance import processor, processor_name
 from engine.result.schema.step import GridText, Timeline
 from engine.schema import Document, Record
+from engine.tensor_mode import ALGORITHM_1
 from engine.training_record import TrainingOptions
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class Row(Record):
     """whether all layers were traced and not few"""
     schedule: str | None = None
     """of a pipeline"""
+    tensor_mode: str = ALGORITHM_1.name
+    """older plans lack it"""
     peak_bytes: int | None = None
     """peak memory of the trace"""
     cached_blocks: int | None = None
@@ -250,6 +253,7 @@ def row(
         place=place,
         grid=str(grid),
         micro_batch=candidate.micro,
+        tensor_mode=workload.in_micro_batches(candidate.micro).mode(grid).name,
         equations_s=candidate.equations_s,
         as_run_s=candidate.as_run_s,
         costs=costs,

@@ -15,6 +15,7 @@ from engine.models.network import Section
 from engine.models.operations import Linear, Redistribute
 from engine.pipeline.cut import Cut, cut_evenly
 from engine.simulator.collectives import Links, ring_s
+from engine.tensor_mode import TensorMode
 from engine.training_record import Training
 
 
@@ -119,6 +120,8 @@ SecondsByEquation = Mapping[tuple[str, Axis], float]
 """These are the seconds of a step, by the name of an equation and the axis that its collective runs along."""
 MOVED = "moved"
 """The seconds of features that move between x and y have this name, as the papers have no equation for them."""
+PANELS = "panels"
+"""The seconds of panels that SUMMA broadcasts and sums on a square have this name."""
 MESSAGES = "messages"
 """The seconds of activations between stages, and of their gradients, have this name."""
 OF_GRADIENTS = (reduce_scatter_z, all_reduce_data)
@@ -134,6 +137,29 @@ class _Part:
     layer: Layer
     gathers: int
     sums: float
+
+
+def panels_s(layer: Layer, mode: TensorMode, grid: Grid, links: Links, forwards: int) -> Mapping[Axis, float]:
+    """Return the seconds in which SUMMA sends the panels of a layer, by axis, one after the other.
+
+    Of the three products, the first run forwards times, each broadcasts along one axis and broadcasts or sums along the
+    other: 3 (q - 1) (S + W) elements of all ranks, where W is the weight and S what the layer takes, or where that is
+    smaller and the mode goes by size what it gives (layers/modes/summa.py).
+    """
+    across, (down,) = mode.stream.features, mode.stream.rows
+    transposed, side = mode.by_size and layer.n < layer.k, grid[across]
+    moved = layer.m / grid.z * (layer.n if transposed else layer.k) * layer.element / side**2
+    own = layer.shard(grid) * grid.z
+    copies = {across: 2 if transposed else forwards + 1, down: forwards + 1}
+    sums = {across: forwards if transposed else 1, down: 1}
+    return {
+        axis: side
+        * (
+            copies[axis] * ring_s(Kind.BROADCAST, size, side, links[axis])
+            + sums[axis] * ring_s(Kind.REDUCE, size, side, links[axis])
+        )
+        for axis, size in ((across, moved), (down, own))
+    }
 
 
 class Costs:
@@ -195,12 +221,13 @@ class Costs:
         times: Callable[[_Part], Mapping[Callable[[Layer, Grid, Links], float], float]],
     ) -> SecondsByEquation:
         spent: dict[tuple[str, Axis], float] = defaultdict(float)
+        mode = self._training.mode(grid, self._network)
         for part, count in self._parts.items():
             layer = _with(part.layer, part.layer.m // (grid.model_replicas * micros), part.layer.element)
             of_stage = count / grid.stages
             for equation, often in times(part).items():
                 axis = axis_of(equation, layer)
-                if axis is None:
+                if axis is None or (mode.square and equation in (all_reduce_x, all_reduce_y)):
                     continue
                 seconds = 0.0
                 if grid[axis] > 1:
@@ -209,6 +236,9 @@ class Costs:
                         sent = _with(layer, layer.m, self._training.reduce(grid, axis))
                     seconds = equation(sent, grid, links)
                 spent[equation.__name__, axis] += of_stage * often * seconds
+            if mode.square:
+                for axis, seconds in panels_s(layer, mode, grid, links, part.gathers).items():
+                    spent[PANELS, axis] += of_stage * micros * seconds
         samples = self._sequences / (grid.batch_split * micros)
         for axis, features in self._moved.items():
             of_rank = samples * features * self._training.compute / grid[axis]

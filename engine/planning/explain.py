@@ -10,6 +10,7 @@ from engine.planning.document import GridPlan, PlannedMemory, Row, describe
 from engine.planning.equations import (
     MESSAGES,
     MOVED,
+    PANELS,
     all_gather_z,
     all_reduce_data,
     all_reduce_x,
@@ -18,6 +19,7 @@ from engine.planning.equations import (
 )
 from engine.planning.rank import CLEARLY, TOLERANCE, WIDEST, tied
 from engine.simulator.bandwidth import Bandwidths
+from engine.tensor_mode import ALGORITHM_1
 
 EQUATIONS = {
     all_gather_z.__name__: "Eq. 1: weights gathered",
@@ -26,6 +28,7 @@ EQUATIONS = {
     all_reduce_x.__name__: "Eq. 4: input gradients summed",
     all_reduce_data.__name__: "Eq. 5: weight gradients summed",
     MOVED: "features moved between x and y",
+    PANELS: "panels broadcast and summed on the square",
     MESSAGES: "activations and their gradients sent",
 }
 """The numbers are those of axonn-sc24."""
@@ -64,6 +67,7 @@ COLUMNS: tuple[Column, ...] = (
     ("grid", "XxYxZxDATA", lambda row: row.grid),
     ("micro-", "batch", lambda row: f"{row.micro_batch}"),
     ("", "schedule", lambda row: row.schedule),
+    ("tensor", "mode", lambda row: None if row.tensor_mode == ALGORITHM_1.name else row.tensor_mode),
     ("time per", "batch", lambda row: _seconds(row.time_s)),
     ("", "interval", _interval),
     ("exposed", "comm.", lambda row: None if row.exposed_s is None else _seconds(sum(row.exposed_s.values()))),

@@ -127,6 +127,7 @@ class Workload:
         """
         training = self.in_micro_batches(micro)
         try:
+            training.check_mode(grid)
             if training.pipeline != DEFAULT:
                 training.staged(grid)
             return self.host_memory is None or offloaded_bytes(training, grid) <= self.host_memory

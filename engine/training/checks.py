@@ -150,6 +150,12 @@ def checked(config: TrainConfig, ranks: int, *, needs_weights: bool = True) -> C
             f"{grid.size}, or {otherwise}."
         )
     check_grid(model, grid, config.batch)
+    training.check_mode(grid)
+    if config.tune_matmul and training.mode(grid).square:
+        raise UsageError(
+            f"--tune-matmul times whole products, but --tensor-mode {training.tensor_mode} multiplies panels: leave "
+            "one of both out."
+        )
     if config.device_memory is not None:
         training = choose_schedule(training, grid, config.device_memory, device)
         check_memory(training, grid, config.device_memory, device)

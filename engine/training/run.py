@@ -36,6 +36,7 @@ from engine.result import metrics, provenance
 from engine.result.schema import Iteration, Memory, Summary
 from engine.result.schema.step import LossScaling, Timeline
 from engine.result.schema.tuning import Tuning
+from engine.tensor_mode import Side
 from engine.training.checks import CheckedRun, ContestSetup
 from engine.training.config import TuneMatmul
 from engine.training.energy import JobMeter
@@ -165,9 +166,10 @@ def tuned(training: Training, comm: Comm, *, force: bool = False) -> tuple[Mappi
 
 def _attention(training: Training, grid: Grid, device: torch.device) -> str | None:
     """Name the kernel that a rank's heads take; warn where it is none."""
-    model, network = training.model, training.model.network()
+    model, network, mode = training.model, training.model.network(), training.mode(grid)
     section, of_block = next((section, op) for section in network.sections for op in section.of_kind(Attention))
-    kv_heads = -(-of_block.kv_heads // grid[network.mode.inner.features])
+    ranks = mode.parts(Side.INNER, grid) if mode.by_heads else grid[mode.inner.features]
+    kv_heads = -(-of_block.kv_heads // ranks)
     taken = attention.backend(
         kv_heads * of_block.heads // of_block.kv_heads,
         kv_heads,
@@ -227,7 +229,9 @@ def _summary(run: CheckedRun, measurements: Measurements) -> Summary:
     network, sequences, recompute = training.model, training.batch.sequences, training.checkpoint_activations
     hardware = metrics.rate(training.flops, time_s)
     model = metrics.rate(model_flops(network, sequences), time_s)
-    repeated = metrics.rate(repeated_flops(network, sequences, run.grid, recompute=recompute), time_s)
+    repeated = metrics.rate(
+        repeated_flops(network, sequences, run.grid, recompute=recompute, mode=training.mode(run.grid)), time_s
+    )
     measured = measurements.peak_flops_per_s
     advertised, empirical = config.peak_flops, measured or config.empirical_peak_flops
     return Summary(

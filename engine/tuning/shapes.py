@@ -50,6 +50,7 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     Where there are several micro-batches, the products are those of one after the first.
     """
     network, sequence, batch = training.model.network(), training.model.sequence, training.batch
+    of_grid = training.mode(grid, network)
     precision = Precision.parse(*training.formats)
     looked_up = {table.name for section in network.sections for table in section.of_kind(Table)}
     compute, kept = precision.compute, precision.gradient
@@ -57,16 +58,17 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     accumulates = batch.at_once(grid) < batch.per_rank(grid) and grid.shards == 1 and gradient == kept
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
     for section, number in network.repeats():
+        mode = of_grid.whole if section.whole else of_grid
         forwards = 2 if training.checkpoint_activations and section.recomputed else 1
         for linear in (linear for linear in section.of_kind(Linear) if not isinstance(linear, Conv2d)):
             name = f"{section.prefix(number)}{linear.name}"
-            (n, k), in_axis = linear.tile_shape(grid, network.mode), network.mode.axis(linear.sides[1])
+            (n, k), in_axis = linear.tile_shape(grid, mode), mode.axis(linear.sides[1])
             shape = Shape(batch.at_once(grid) * section.tokens_of(linear, sequence), n, k)
             key = (
                 shape,
                 forwards,
                 linear.tied not in looked_up,
-                linear.bias and (in_axis is None or grid[in_axis] == 1),
+                linear.bias and not mode.splits_rows and (in_axis is None or grid[in_axis] == 1),
             )
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)
     return sorted(found.values(), key=lambda p: (p.shape.m * p.shape.n * p.shape.k, p.shape), reverse=True)

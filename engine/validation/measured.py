@@ -24,6 +24,7 @@ from engine.result.schema import Result, read
 from engine.result.schema.contest import GridSide, ScheduleSide
 from engine.result.schema.step import GridText
 from engine.schema import Record, first_problem
+from engine.tensor_mode import ALGORITHM_1
 from engine.training_record import Training, TrainingOptions
 from engine.validation.document import MeasuredProducts
 from engine.validation.products import measured_products
@@ -214,7 +215,7 @@ def _in_turns(system: str, series: str, results: Sequence[Result]) -> MeasuredJo
     stage counts where a rank takes its share at once, as the rows of a single grid do.
     """
     listed: dict[tuple[str, str | None, int], list[GridSide]] = defaultdict(list)
-    for one in (one for result in results for one in result.sides(GridSide)):
+    for one in (one for result in results for one in result.sides(GridSide) if one.tensor_mode == ALGORITHM_1.name):
         listed[one.grid, one.schedule, one.micro_batch].append(one)
     runs = [
         MeasuredRun(

@@ -30,7 +30,7 @@ STAGES = ["check", *SMALL, "--ranks", "2", "--grid", "1x1x1x1", "--pipe", "2"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq base image patch classes norm no-bias tied dropout
     grid batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every offload
-    data verify seed optimizer
+    tensor-mode gather-inputs-again data verify seed optimizer
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
@@ -57,13 +57,13 @@ OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout grid micro-batch
     micro-batches precision reduce-dtype checkpoint-activations checkpoint-every offload optimizer
-    twice device timeout meeting-timeout label out
+    tensor-mode gather-inputs-again twice device timeout meeting-timeout label out
 """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
     batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every offload
-    optimizer overlap
+    tensor-mode gather-inputs-again optimizer overlap
     prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic equations exact top
     explain json out validate measured refit
 """
@@ -71,6 +71,7 @@ OF_BENCH_PEERS = """
     schedule pipeline-limit weight-limit chunks stages
     optimizer
     peer grid layout against overlap checkpoint-activations checkpoint-every batch-size micro-batch peer-micro-batch
+    tensor-mode gather-inputs-again
     loss-scale autocast precision reduce-dtype device device-memory node-memory devices-per-node despite-estimate
     tune-matmul label out jobs rounds warmup steps-per-round threads timeout meeting-timeout apart at-once peak-flops
     empirical-peak-flops measure-peak breakdown model architecture layers hidden heads kv-heads ffn vocab seq

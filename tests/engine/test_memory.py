@@ -14,6 +14,7 @@ from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import SPARE, Footprint, Needs, usable
 from engine.grid import Axis, Grid
 from engine.models.choice import ModelChoice
+from engine.models.mode_choice import ModeName
 from engine.overlap.flags import Overlap
 from engine.pipeline.registry import PipelineOptions, ScheduleName
 from engine.pipeline.simulation import Times
@@ -128,6 +129,32 @@ def test_a_step_allocates_what_is_counted(
     found = measure(training, config.grid)
     assert traced(config) == pytest.approx(found, rel=0.05)
     assert needs(config).total <= found * (1 + Footprint(training).error)
+
+
+SPLIT = [
+    ("wide", "1x4x1x1", Batch(8, 4), "fp32", 0, "oar,data", "split"),
+    ("wide", "2x2x2x1", Batch(8, 2), "bf16", 1, "oar,ors,oag,data", "split"),
+    ("deep", "1x4x1x1", Batch(6, 3), "fp32", 0, "oar", "split-heads"),
+    ("deep", "4x1x1x1", Batch(12), "bf16", 1, "none", "split"),
+    ("llama", "2x2x1x1", Batch(8, 4), "fp64", 0, "oar,data", "split"),
+    ("bert", "1x2x4x1", Batch(8), "bf16", 0, "oar,ors,oag,data", "split"),
+    ("vit", "2x2x1x1", Batch(16, 8), "fp32", 0, "oar,data", "split"),
+]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("model", "grid", "batch", "precision", "checkpoint", "overlap", "mode"), SPLIT)
+def test_split_activations_allocate_what_is_counted(
+    model: str, grid: str, batch: Batch, precision: str, checkpoint: CheckpointEvery, overlap: str, mode: ModeName
+) -> None:
+    config = replace(_config(MODELS[model], grid, batch, precision, checkpoint, overlap), tensor_mode=mode)
+    assert config.grid is not None
+    training = config.training(config.model.resolve())
+    found = peak_of_steps(training, config.grid)
+    assert traced(config) == pytest.approx(found, rel=0.05)
+    assert needs(config).total <= found * (1 + Footprint(training).error)
+    whole = replace(config, tensor_mode="4d")
+    assert needs(config).activations < needs(whole).activations
 
 
 STAGED = [

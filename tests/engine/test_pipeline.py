@@ -24,6 +24,7 @@ from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.parallel.runner import Runner
 from engine.pipeline.registry import NAMES
+from engine.tensor_mode import SPLIT, SPLIT_HEADS, TensorMode
 
 PASSES = 4
 SCHEDULES: dict[str, StepSchedule] = {name: make(name) for name in NAMES if name != "one-by-one"}
@@ -89,6 +90,17 @@ def test_it_does_so_with_stages_outside_data(grid: Grid, schedule: str) -> None:
     everyone = run_ranks(outside, lambda comm: comm.gather_rows(torch.tensor([comm.rank])).flatten().tolist())
     assert everyone == [list(range(outside.size))] * outside.size
     assert error(case, schedule, outside) < TOLERANCE
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "message-driven-zb"])
+@pytest.mark.parametrize("grid", [Grid(2, 2, pipe=2), Grid(y=2, data=2, pipe=2), Grid(x=2, z=2, pipe=2)], ids=grid_id)
+@pytest.mark.parametrize("mode", [SPLIT, SPLIT_HEADS], ids=["rows", "heads"])
+def test_it_does_so_with_split_activations(mode: TensorMode, grid: Grid, schedule: str) -> None:
+    family = list(SHAPES)[len(schedule) % len(SHAPES)]
+    case = replace(case_of(family, everything=True, tied=True, layers=4), sequences=32)
+    ours = replace(case, order=SCHEDULES[schedule], mode=mode)
+    assert worst_error(run_ranks(grid, lambda comm: train_parallel(ours, comm))[0], serial(case)) < TOLERANCE
 
 
 class Late(LazyComm):

@@ -126,6 +126,8 @@ class GridSide(TrainingSide):
     """Sequences that a rank takes at once."""
     schedule: str | None = None
     """Schedule of a grid with stages."""
+    tensor_mode: str = "4d"
+    """Tensor mode; absent of results from before there were several."""
     exposed_s: dict[str, float]
     """Seconds that a rank waits in a step, by axis, the mean of all ranks."""
     predicted_s: float | None = None
