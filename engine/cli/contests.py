@@ -25,7 +25,9 @@ FULL_HELP = "flags that are added one after the other, and each alone: none, all
 VARIANT_HELP = "compared with none, instead of what is made of the flags above; repeatable"
 NAMES_HELP = "compared with 1f1b: a comma list of what --schedule takes (default: all that can be, but one-by-one)"
 TIMELINE_HELP = "keep when each stage did what, of a step of each schedule"
-CANDIDATE_HELP = "compared, the first with all others, such as 1x1x2x4 or 1x1x1x2p4,8,zero-bubble; repeatable"
+CANDIDATE_HELP = (
+    "compared, the first with all others, such as 1x1x2x4, 1x1x1x2p4,8,zero-bubble or 1x4x1x1,split; repeatable"
+)
 FIRST_HELP = "where none is named, so many that the plan for --system, or this machine, finds the fastest"
 BASELINE_HELP = "the baseline's; auto: x over the --devices-per-node, z as few shards as fit, and data the rest"
 FOURTH_HELP = "flags of the last side: all, or as in train"

@@ -95,11 +95,12 @@ def main() -> int:
 
 
 def run(contest: Contest, out: Path) -> None:
-    """Run a job. Raises CalledProcessError or TimeoutExpired."""
+    """Run a job, whose result has its name once it has ended. Raises CalledProcessError or TimeoutExpired."""
     out.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.write(f"{out.stem}\n")
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(contest.command(out), cwd=ROOT, env=env, check=True, timeout=LONGEST_S, capture_output=True)
+    env, running = os.environ | {"OMP_NUM_THREADS": "1"}, out.with_suffix(".running")
+    subprocess.run(contest.command(running), cwd=ROOT, env=env, check=True, timeout=LONGEST_S, capture_output=True)
+    running.rename(out)
 
 
 def ratio(file: Path) -> float:

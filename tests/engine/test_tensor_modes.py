@@ -39,6 +39,7 @@ GRIDS = [
     Grid(1, 2, 1, 2),
     Grid(3, 3),
     Grid(3, 2, 2),
+    Grid(3, 3, 3),
 ]
 HEADS = 12
 """Divisor of all heads."""
@@ -59,7 +60,7 @@ def case_of(config: Architecture, grid: Grid, mode: TensorMode, *, everything: b
 
 
 def _spread() -> Iterator[Any]:
-    """Yield every network in every mode on every grid: a quarter of them every time."""
+    """Yield every network in every mode on every grid: a seventh of them every time."""
     number = 0
     for mode_name, mode in MODES.items():
         for name, config in NETWORKS.items():
@@ -67,7 +68,7 @@ def _spread() -> Iterator[Any]:
                 if mode.by_heads and HEADS % grid.plane:
                     continue
                 number += 1
-                often = () if number % 4 == 0 else pytest.mark.weekly
+                often = () if number % 7 == 0 and grid.size < 27 else pytest.mark.weekly
                 case = case_of(config, grid, mode, everything=number % 2 == 0)
                 yield pytest.param(case, grid, marks=often, id=f"{mode_name}-{name}-{grid_id(grid)}")
 
@@ -121,6 +122,7 @@ def test_a_mode_tells_parts_and_repeats() -> None:
     assert sides == [(6, 1), (6, 1), (3, 2), (2, 3)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("grid", [Grid(1, 2), Grid(2, 2, 2)], ids=grid_id)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())

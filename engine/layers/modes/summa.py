@@ -69,16 +69,14 @@ def sum_onto(comm: Comm, axis: Axis, partials: Iterator[Tensor], *, behind: bool
 class SummaLinear(ShardedLinear):
     """Linear layer on a square, which gives a rank's own rows flat: [..., k / Gx] to [1, rows / Gy, n / Gx]."""
 
-    @property
-    def is_normal(self) -> bool:
-        return self.out_axis is self.across
-
     def __init__(self, local: Local) -> None:
         super().__init__(
             local.comm, local.schedule, local.sharded["weight"], local.parameters.get("bias"), local.kernels
         )
         self.across = local.mode.stream.features
         (self.down,) = local.mode.stream.rows
+        self.is_normal = self.out_axis is self.across
+        """whether x splits n, and not k"""
 
     def forward(self, inputs: Tensor) -> Tensor:
         output = _Product.apply(inputs, self.weight, self)
