@@ -10,13 +10,12 @@ copy a further commit has each step of the engine followed by work of so many pe
 against the commit before; a quiet copy is run against its own. Each try waits until the machine is idle, five minutes
 at most, and is kept in --keep as it ends, so that the same command goes on where it was stopped.
 
-A night of a test takes five to eight jobs. On two idle cores of an AMD EPYC, of which gpt-local-1 takes one, 18 of 20
-planted tries were found and two undecided (ratios of 1.023 to 1.040, 3.7 minutes in the median), and of 19 quiet ones
-eight were no slower, eleven undecided and none slower (0.994 to 1.007, 5.6 minutes). In the first half of these tries
-jobs differed by 0.2 to 1.0 % (standard deviation), in the second by up to 2.8 %, as others used the machine's memory:
-then a quiet night stays undecided, as 3 % may. Beside the work of others (2 to 7 runnable processes), two planted and
-two quiet tries were undecided: ratios of 1.023 and 1.027, and of 0.996 both, from jobs that differed by 2 to 3 %, in 7
-to 14 minutes each.
+A night of a test takes five to eight jobs. On two idle cores of an AMD EPYC, of which gpt-local-1 takes one, 18 of 21
+planted tries were found and three undecided (ratios of 1.023 to 1.040, 4 minutes in the median), and of 20 quiet ones
+eight were no slower, twelve undecided and none slower (0.994 to 1.007, 6 minutes). In the first half of these tries
+jobs differed by 0.2 to 1.0 % (standard deviation), in the second by up to 3.4 %, as others used the machine's memory:
+then a quiet night stays undecided, as 3 % may. Beside the work of others (2 to 13 runnable processes), three planted
+and two quiet tries were undecided: ratios of 1.023, 1.027 and 1.041, and of 0.996 both, in 7 to 15 minutes each.
 
 A planted try is found if a test is slower and none is no slower, a quiet one is right if no test is slower. The exit
 code is 0 if all planted tries are found and no quiet one has a test that is slower; under --load, where a planted one
