@@ -60,6 +60,11 @@ class TensorMode:
         return bool(self.stream.rows or self.inner.rows)
 
     @property
+    def gathers(self) -> bool:
+        """Whether a product has more rows than what is around it, which ranks gather for it."""
+        return self.splits_rows and not self.square
+
+    @property
     def whole(self) -> "TensorMode":
         """Same split of the stream's features, in Algorithm 1, which splits no rows."""
         inner = self.inner.rows[0] if self.square else self.inner.features

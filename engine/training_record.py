@@ -233,9 +233,9 @@ class Training(RunOptions, OverlapOption):
             "tensor_mode": self.mode(grid).name,
         }
 
-    def check_mode(self, grid: Grid) -> None:
-        """Raise UsageError if the network can't lie on the grid in its tensor mode."""
-        check_mode(self.tensor_mode, self.model.network(), grid, self.batch.at_once(grid))
+    def check_mode(self, grid: Grid, network: Network | None = None) -> None:
+        """Raise UsageError if the network can't lie on the grid in its tensor mode. network: as of mode()."""
+        check_mode(self.tensor_mode, network or self.model.network(), grid, self.batch.at_once(grid))
 
     def for_model(self, grid: Grid) -> Mapping[str, Any]:
         """Return what parallelize() takes of the options on a grid, by argument."""
@@ -251,7 +251,7 @@ class Training(RunOptions, OverlapOption):
         """Return the tensor mode on a grid. network: the model's, where it is at hand."""
         network = network or self.model.network()
         mode = choose_mode(self.tensor_mode, network, grid, self.batch.at_once(grid))
-        return replace(mode, gathers_again=self.gather_inputs_again and mode.splits_rows and not mode.square)
+        return replace(mode, gathers_again=self.gather_inputs_again and mode.gathers)
 
     @property
     def flops(self) -> int:

@@ -156,8 +156,6 @@ class StageCount:
         self._grid = grid
         self._inner, self._streams = (mode.parts(side, grid) for side in (Side.INNER, Side.STREAM))
         """parts into which a plane of ranks cuts what lies inside of blocks, and in the stream"""
-        self._gathers = mode.splits_rows and not mode.square
-        """whether products have more rows than what is around them"""
         self._stage = stage
         self._compute, self._wide, self._group = training.compute, training.wide, training.checkpoint_group(grid)
         self._several = self._share / self._at_once * len(stage.chunks) > 1
@@ -213,7 +211,7 @@ class StageCount:
         """Count the parts into which a plane of ranks cuts what a product takes or gives: features, of all rows but on
         a square.
         """
-        axes = () if side is None else self._mode[side].axes if self._mode.square else self._mode[side].axes[:1]
+        axes = () if side is None else self._mode[side].axes[:1] if self._mode.gathers else self._mode[side].axes
         return prod(self._grid[axis] for axis in axes)
 
     def _section(self, section: Section) -> SectionBytes:
@@ -228,7 +226,7 @@ class StageCount:
             tokens, (n, k) = section.tokens_of(product, model.sequence), map(self._parts_at_product, product.sides)
             both = self._features(product.input_tokens(tokens) * product.k, k) + self._features(tokens * product.n, n)
             left += both
-            exchanged = self._device.exchanges and self._gathers
+            exchanged = self._device.exchanges and self._mode.gathers
             largest = max(
                 largest,
                 both * (2 if self._device.lays_out and isinstance(product, Conv2d) else 1)
@@ -237,7 +235,7 @@ class StageCount:
         for attention in section.of_kind(Attention):
             features = section.tokens_of(attention, model.sequence) * attention.heads * attention.head_size
             largest = max(largest, self._features(5 * features, self._inner))
-            if self._gathers and not again:  # the next product keeps a gathered copy
+            if self._mode.gathers and not again:  # the next product keeps a gathered copy
                 bytes_kept += self._features(features, self._inner)
         return SectionBytes(bytes_kept, left, largest)
 
@@ -337,7 +335,9 @@ class StageCount:
         earlier = self._first() if self._several else []
         yield Moment(inputs, weights, self._cache, logits + loss, self._in_flight(earlier))
         made = self._made(self._head, self._compute) + self._in_flight(earlier[1:])
-        whole = logits * self._inner / self._parts_at_product(self._network.head.sides[0]) if self._gathers else 0.0
+        whole = (
+            logits * self._inner / self._parts_at_product(self._network.head.sides[0]) if self._mode.gathers else 0.0
+        )
         yield Moment(inputs + self._stream, weights, self._cache, logits + whole, made)
         if whole:  # before they are summed and scattered
             whole += whole * self._device.exchanges

@@ -21,6 +21,7 @@ from engine.errors import UsageError
 from engine.footprint.fit import check_grid, fits_nodes, offloaded_bytes
 from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import REPLICATING, SPLITTING_FEATURES, TENSOR, Grid
+from engine.models.network import Network
 from engine.pipeline.registry import DEFAULT
 from engine.planning.equations import Costs, SecondsByEquation
 from engine.planning.grids import SearchSpace, divisors, factorisations
@@ -101,6 +102,10 @@ class Workload:
         return usable(self.device_memory)
 
     @cached_property
+    def _network(self) -> Network:
+        return self.training.model.network()
+
+    @cached_property
     def _footprints(self) -> dict[int, Footprint]:
         return {}
 
@@ -127,7 +132,7 @@ class Workload:
         """
         training = self.in_micro_batches(micro)
         try:
-            training.check_mode(grid)
+            training.check_mode(grid, self._network)
             if training.pipeline != DEFAULT:
                 training.staged(grid)
             return self.host_memory is None or offloaded_bytes(training, grid) <= self.host_memory

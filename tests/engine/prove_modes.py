@@ -25,6 +25,7 @@ from tabulate import tabulate
 
 from engine.grid import Grid
 from engine.result.gate import Outcome, all_of, at_most, over_jobs
+from engine.result.provenance import processor_name
 from engine.result.schema import read
 from engine.result.schema.contest import GridSide
 
@@ -88,7 +89,7 @@ def main() -> int:
         rows.append(row)
         outcomes += [outcome] if contest.limit is not None else []
     heads = ["grid", "", "second by first", "of other jobs", "jobs", "limit", "outcome"]
-    sys.stdout.write(f"{processor()}, {os.cpu_count()} processors: {second} by {first}\n")
+    sys.stdout.write(f"{processor_name()}, {os.cpu_count()} processors: {second} by {first}\n")
     sys.stdout.write(tabulate(rows, heads, "plain", disable_numparse=True) + "\n")
     together = all_of(*outcomes) if outcomes else "pass"
     return {"pass": 0, "fail": FAILED, "undecided": UNDECIDED}[together]
@@ -117,11 +118,6 @@ def judged(contest: Contest, ratios: Sequence[float]) -> tuple[list[str], Outcom
     told = ["", ""] if limit is None else [f"{limit:.2f}", outcome]
     span = f"{interval.low:.3f} to {interval.high:.3f}"
     return [contest.grid, kind, f"{median(ratios):.3f}", span, str(len(ratios)), *told], outcome
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":

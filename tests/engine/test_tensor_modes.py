@@ -1,7 +1,7 @@
 """Tensor modes train as the serial model does, in float64, whichever grid they lie on."""
 
 import doctest
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -59,12 +59,15 @@ def case_of(config: Architecture, grid: Grid, mode: TensorMode, *, everything: b
     return Case(config, sequences=sequences, micro_batches=2, checkpoint=1, overlap=EAGER, mode=mode)
 
 
-def _spread() -> Iterator[Any]:
+SQUARES = [Grid(2, 2), Grid(2, 2, 2), Grid(2, 2, 1, 2), Grid(3, 3), Grid(3, 3, 3)]
+
+
+def _spread(modes: Mapping[str, TensorMode], grids: Sequence[Grid]) -> Iterator[Any]:
     """Yield every network in every mode on every grid: a seventh of them every time."""
     number = 0
-    for mode_name, mode in MODES.items():
+    for mode_name, mode in modes.items():
         for name, config in NETWORKS.items():
-            for grid in GRIDS:
+            for grid in grids:
                 if mode.by_heads and HEADS % grid.plane:
                     continue
                 number += 1
@@ -73,28 +76,11 @@ def _spread() -> Iterator[Any]:
                 yield pytest.param(case, grid, marks=often, id=f"{mode_name}-{name}-{grid_id(grid)}")
 
 
-@pytest.mark.parametrize(("case", "grid"), list(_spread()))
+OF_SQUARES = {mode.name: mode for mode in (SQUARE, SQUARE_AS_PUBLISHED)}
+
+
+@pytest.mark.parametrize(("case", "grid"), [*_spread(MODES, GRIDS), *_spread(OF_SQUARES, SQUARES)])
 def test_every_mode_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
-    ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
-    assert worst_error(ours, serial(case)) < TOLERANCE
-
-
-SQUARES = [Grid(2, 2), Grid(2, 2, 2), Grid(2, 2, 1, 2), Grid(3, 3), Grid(3, 3, 3)]
-
-
-def _squares() -> Iterator[Any]:
-    number = 0
-    for mode in (SQUARE, SQUARE_AS_PUBLISHED):
-        for name, config in NETWORKS.items():
-            for grid in SQUARES:
-                number += 1
-                often = () if number % 7 == 0 and grid.size < 27 else pytest.mark.weekly
-                case = case_of(config, grid, mode, everything=number % 2 == 0)
-                yield pytest.param(case, grid, marks=often, id=f"{mode.name}-{name}-{grid_id(grid)}")
-
-
-@pytest.mark.parametrize(("case", "grid"), list(_squares()))
-def test_a_square_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE
 

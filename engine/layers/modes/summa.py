@@ -154,18 +154,11 @@ class _Product(torch.autograd.Function):
         return None if dI_MK is None else dI_MK.view(ctx.shape), None, None
 
 
-class _Stays(nn.Module):
-    """Redistribution of features on the square, where both sides lie alike."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
-
-
 LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.Linear: lambda _, local: SummaLinear(local),
     nn.Embedding: embedding,
     SerialCrossEntropy: cross_entropy,
-    Redistribute: lambda _, __: _Stays(),
+    Redistribute: lambda serial, _: serial,  # both sides lie alike
     Enter: lambda _, local: SplitEnter(local.comm, local.mode),
     Leave: lambda _, local: SplitLeave(local.comm, local.mode),
 }
