@@ -102,7 +102,7 @@ def errors(known: Reference, comm: Comm) -> dict[str, float]:
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "grid"),
     [

@@ -105,6 +105,7 @@ def test_a_norm_of_one_tensor_gives_no_sum_back_that_would_be_written_for_nothin
         assert form(x, x, *parameters)[0].equal(x + x)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced as for a GPU, and run as traced: PyTorch raises an error where it would compile once more than allowed."""

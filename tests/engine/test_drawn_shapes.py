@@ -94,6 +94,7 @@ def drawn(number: int, family: Callable[[random.Random], Architecture]) -> tuple
         return case, grid
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", [bert, vit], ids=lambda family: family.__name__)
 @pytest.mark.parametrize(
     "number",

@@ -25,6 +25,7 @@ EVERYTHING = replace(ALL, cache=0)
 CACHED_BLOCKS = 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model", "grid", "batch", "checkpoint", "overlap"),
     [

@@ -115,7 +115,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("model", "grid", "batch", "precision", "checkpoint", "overlap"), CASES)
 def test_a_step_allocates_what_is_counted(
     model: str, grid: str, batch: Batch, precision: str, checkpoint: CheckpointEvery, overlap: str
@@ -179,7 +179,7 @@ STAGED = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("model", "grid", "batch", "schedule", "every", "overlap"), STAGED)
 def test_the_fullest_stage_of_a_pipeline_takes_what_is_counted(
     model: str, grid: str, batch: Batch, schedule: ScheduleName, every: int, overlap: str

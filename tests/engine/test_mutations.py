@@ -94,7 +94,7 @@ def _of_modes() -> Iterator[Any]:
             yield pytest.param(case, grid, marks=often, id=f"{name}-{network}-{grid_id(grid)}")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "grid"), [*_spread(), *_of_modes()])
 def test_one_wrong_collective_breaks_parity(case: Case, grid: Grid) -> None:
     right = Wrong()

@@ -53,6 +53,7 @@ def train(training: Training, grid: Grid) -> Outcome:
     return run_ranks(grid, work)[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("grid", GRIDS, ids=grid_id)
@@ -79,7 +80,7 @@ def same_first_step(model: Architecture, grid: Grid) -> None:
     assert none.norm == pytest.approx(adamw.norm, rel=1e-2)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 1, 1)], ids=grid_id)
 @pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES.keys())
 def test_every_family_takes_weights_in_half_precision(model: Architecture, grid: Grid) -> None:
@@ -87,7 +88,7 @@ def test_every_family_takes_weights_in_half_precision(model: Architecture, grid:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 1, 1)], ids=grid_id)
 @pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES.keys())
 def test_and_so_does_what_gpus_compile(model: Architecture, grid: Grid) -> None:

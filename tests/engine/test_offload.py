@@ -111,6 +111,7 @@ def test_steps_that_fp16_skips_are_skipped_with_it_too(grid: Grid) -> None:
     assert {"skipped" in step for step in found[0].steps} == {True, False}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("precision", "within"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
 @pytest.mark.parametrize("grid", [Grid(), Grid(z=2), Grid(x=2, data=2), Grid(data=2, pipe=2)], ids=grid_id)
 def test_gradients_stay_in_half_precision_where_sums_are_asked_for_in_it(

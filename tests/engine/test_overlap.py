@@ -65,6 +65,7 @@ def sent_without_overlap(case: Case) -> Volume:
     return trained(replace(case, overlap=Overlap()))[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "overlap"), [*OFTEN, *product(["llama"], FEW[::3])], ids=str)
 def test_every_combination_of_flags_trains_like_the_serial_model_and_sends_the_same_but_what_the_cache_saves(
     name: str, overlap: Overlap

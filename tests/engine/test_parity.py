@@ -82,6 +82,7 @@ def _spread() -> Iterator[Any]:
             yield pytest.param(case, grid, marks=often, id=f"{name}-{grid_id(grid)}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "grid"), list(_spread()))
 def test_every_grid_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]
@@ -135,6 +136,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "fuses", lambda _: True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 2, 1)], ids=grid_id)
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def check(order: str, grid: Grid, overlap: Overlap, *, checkpoint: bool) -> None
     assert worst_error(ours, others) < 1e-12
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grid", RECOMPUTED, ids=grid_id)
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_of_recomputed_passes_trains_like_one_after_the_other(order: str, grid: Grid) -> None:

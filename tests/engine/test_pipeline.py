@@ -82,6 +82,7 @@ def test_every_schedule_on_every_grid_trains_like_the_serial_model(
     assert error(case, schedule, grid) < TOLERANCE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("schedule", ["1f1b", "message-driven-zb"])
 @pytest.mark.parametrize("grid", [Grid(x=2, data=2), Grid(z=2, data=2), Grid(y=2, data=3)], ids=grid_id)
 def test_it_does_so_with_stages_outside_data(grid: Grid, schedule: str) -> None:
@@ -116,6 +117,7 @@ class Late(LazyComm):
         return super()._start_message(kind, axis, lane, buffer, peer)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grid", [Grid(pipe=3), Grid(x=2, pipe=2), Grid(z=2, data=2, pipe=2)], ids=grid_id)
 @pytest.mark.parametrize("schedule", DYNAMIC)
 def test_the_numbers_do_not_depend_on_arrival_to_the_bit(schedule: str, grid: Grid) -> None:

@@ -35,7 +35,7 @@ MACHINE = MachineModel(
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "grid", "batch", "overlap"),
     [

@@ -142,7 +142,7 @@ def train_alone(
     return found, {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 2, 1), Grid(2, 1, 1, 2)], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_a_loop_of_ones_own_trains_as_the_serial_one(name: str, grid: Grid) -> None:

@@ -66,6 +66,7 @@ def test_samples_have_the_distribution_of_what_the_network_knows(name: SamplerNa
     assert (made > 0).double().mean().item() == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "channels"), [("ddim", 3), ("ddpm", 6)])
 def test_every_grid_makes_the_images_of_the_serial_network(name: SamplerName, channels: int) -> None:
     shape = replace(SHAPE, channels_out=channels)  # type: ignore[type-var]

@@ -60,6 +60,7 @@ def usual(grid: Grid) -> float:
     return loss_after_a_step(config_of(grid, PipelineOptions("one-by-one")))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*NAMES, AUTO])
 @pytest.mark.parametrize("grid", [Grid(), Grid(z=2), Grid(pipe=2)], ids=grid_id)
 def test_a_schedule_is_carried_out_with_what_the_check_lets_pass(grid: Grid, name: str) -> None:

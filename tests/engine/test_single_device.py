@@ -135,6 +135,7 @@ def test_under_a_launcher_sides_that_are_apart_come_one_after_the_other() -> Non
     assert run_processes(Grid(data=2), _apart) == [(4, 4)] * 2
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_where_no_compiler_works_the_contest_is_skipped_and_the_next_one_run(tmp_path: Path) -> None:
     environment = os.environ | {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}

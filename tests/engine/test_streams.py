@@ -75,6 +75,7 @@ def _spread() -> Iterator[Any]:
             yield pytest.param(*flags, precision, marks=often)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("oar", "ors", "oag", "cache", "data", "precision"), list(_spread()))
 def test_every_access_is_ordered_whatever_overlaps(
     oar: bool, ors: bool, oag: bool, cache: bool, data: bool, precision: str

@@ -79,6 +79,7 @@ def _spread(modes: Mapping[str, TensorMode], grids: Sequence[Grid]) -> Iterator[
 OF_SQUARES = {mode.name: mode for mode in (SQUARE, SQUARE_AS_PUBLISHED)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "grid"), [*_spread(MODES, GRIDS), *_spread(OF_SQUARES, SQUARES)])
 def test_every_mode_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
     ours = run_ranks(grid, lambda comm: train_parallel(case, comm))[0]

@@ -54,7 +54,7 @@ def tuned(case: Case, which: str) -> Case:
     return replace(case, kernels=kernels)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("grid", [Grid(), *ALL_AXES], ids=grid_id)
 @pytest.mark.parametrize("which", OTHERS)
 @pytest.mark.parametrize("name", ["everything", "llama-plain"])

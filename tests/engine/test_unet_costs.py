@@ -30,6 +30,7 @@ IMPROVED = replace(GUIDED, name="improved", level_heads=4, resampling="convoluti
 A_BYTE_A_SECOND = dict.fromkeys(Axis, Link(1.0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("number", "grid"), [*enumerate(factorisations(4))], ids=str)
 def test_as_run_it_moves_what_the_engine_sends(number: int, grid: Grid) -> None:
     model, checkpoint, batch = (GUIDED, IMPROVED)[number % 2], number // 2 % 2, Batch(8, 1)

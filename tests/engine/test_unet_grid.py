@@ -67,6 +67,7 @@ def _spread() -> Iterator[Any]:
             yield pytest.param(case, grid, marks=marks, id=f"{name}-{grid_id(grid)}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "grid"), list(_spread()))
 def test_every_grid_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
     assert error(case, grid) < TOLERANCE
@@ -76,6 +77,7 @@ STAGED = {"1f1b": Grid(1, 2, 2, 1, pipe=2), "message-driven": Grid(2, 1, 1, 1, p
 """Grids that are tried every time."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("schedule", "grid"),
     [
@@ -99,6 +101,7 @@ RESAMPLING = replace(IMPROVED, attention=(), image=2)
 """Three ranks of y share statistics, and what two of x gather is the stream again."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model", "grid", "turn"),
     [

@@ -69,7 +69,7 @@ def _spread() -> Iterator[Any]:
                 yield pytest.param(grid, checkpoint, precision, model, marks=often, id="-".join(words))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("grid", "checkpoint", "precision", "model"), list(_spread()))
 def test_recorded_bytes_and_calls_equal_the_closed_form(
     grid: Grid, checkpoint: bool, precision: str, model: Architecture
@@ -116,6 +116,7 @@ def _unets() -> Iterator[Any]:
         yield pytest.param(grid, checkpoint, precision, model, marks=marks, id="-".join(words))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("grid", "checkpoint", "precision", "model"), list(_unets()))
 def test_recorded_bytes_and_calls_of_a_u_net_equal_the_closed_form(
     grid: Grid, checkpoint: bool, precision: str, model: UNetConfig

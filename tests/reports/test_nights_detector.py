@@ -44,6 +44,7 @@ def nights_of(*levels: float, scale: float = 0.01, seed: int = 0, quiet: int = Q
     return np.array([[*[0.0] * quiet, *levels]]) + random.normal(0, scale, (1, quiet + len(levels)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bad", [0.05, 0.2, 5.0])
 @pytest.mark.parametrize("nights", [(1,), (1, 1), (1, 0, 1)])
 @pytest.mark.parametrize("limit", [ALONE, false_alarm_limit(200)])

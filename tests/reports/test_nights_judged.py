@@ -100,6 +100,7 @@ def nights_of(kind: str, count: int) -> list[dict[str, float]]:
     return [{"t": math.exp(each)} for each in own]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["independent", "autocorrelated", "common"])
 def test_95_of_100_nights_without_a_change_lie_in_their_interval(kind):
     inside = nights = 0

@@ -72,7 +72,7 @@ def nodes_in(line: str) -> Collection[str]:
     return {*re.findall(r"x120\d", line)}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STATES)
 def test_slow_nodes_of_a_state_that_returns_are_a_line_with_their_effect_and_nights(name: str) -> None:
     slow, by = draw_states(name, seed=1)

@@ -288,6 +288,7 @@ def our_grid(point: Point, system: systems.System) -> Grid:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", systems.names())
 def test_our_side_of_every_baseline_divides_the_network_and_fits(name: str) -> None:
     system = systems.load(name)
@@ -318,6 +319,7 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
         assert case.despite_estimate or room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", systems.names())
 def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_other(name: str) -> None:
     system, grids = systems.load(name), dict[str, Grid]()

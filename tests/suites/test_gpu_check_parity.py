@@ -60,6 +60,7 @@ def test_a_dropout_mask_that_is_another_one_on_the_device_fails(monkeypatch: pyt
     assert (found.figure == 1) == (wrong == "one element")
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_layers_in_bf16_are_as_far_off_as_pytorchs_own_and_one_off_by_a_hundredth_fails(
     monkeypatch: pytest.MonkeyPatch,

@@ -234,21 +234,26 @@ class Figure(Record):
         return self
 
 
-@cache
 def figures(paper: str = "", folder: Path = FOLDER) -> tuple[Figure, ...]:
     """Read the figures of a paper, or of all, in the order of the files. Raises UsageError for a file that has
     something else, a place twice, or a number that no paper prints.
     """
+    found, wanted = _all_figures(folder), SAME_TEXT.get(paper, paper)
+    papers = {figure.paper for figure in found}
+    if wanted and wanted not in papers:
+        raise UsageError(f"No paper is called {paper!r}: there are {', '.join(sorted(papers))}.")
+    return tuple(figure for figure in found if wanted in ("", figure.paper))
+
+
+@cache
+def _all_figures(folder: Path) -> tuple[Figure, ...]:
     found = tuple(figure for path in sorted(folder.glob("*.yaml")) for figure in _read(path))
     known = set[tuple[str, str]]()
     for figure in found:
         if (figure.paper, figure.where) in known:
             raise UsageError(f"{figure.paper}.yaml has {figure.where} twice: put all of its claims into one.")
         known.add((figure.paper, figure.where))
-    wanted = SAME_TEXT.get(paper, paper)
-    if wanted and wanted not in {name for name, _ in known}:
-        raise UsageError(f"No paper is called {paper!r}: there are {', '.join(sorted({name for name, _ in known}))}.")
-    return tuple(figure for figure in found if wanted in ("", figure.paper))
+    return found
 
 
 @cache
