@@ -15,7 +15,8 @@ class Attention(nn.Module):
     """Mean of values, weighted by the softmax of each query by all keys (Vaswani et al. 2017, Eq. 1).
 
     Queries, keys and values [B, N, S, D] -> [B, S, N D]. Fewer heads of keys and values each serve a group of query
-    heads. causal: whether a position ignores those after it.
+    heads. causal: whether a position ignores those after it. Of more keys than queries, the last are at the queries'
+    own positions.
     """
 
     def __init__(self, *, causal: bool) -> None:
@@ -25,7 +26,12 @@ class Attention(nn.Module):
     def forward(self, q_BNSD: Tensor, k_BNSD: Tensor, v_BNSD: Tensor) -> Tensor:
         """Attend; the heads of each position then lie side by side."""
         grouped = q_BNSD.shape[1] != k_BNSD.shape[1]
-        o_BNSD = _kernel(q_BNSD, k_BNSD, v_BNSD, is_causal=self.causal, enable_gqa=grouped)
+        queries, keys = q_BNSD.shape[2], k_BNSD.shape[2]
+        if self.causal and queries != keys:  # is_causal would put the first of both at one position
+            seen = torch.ones(queries, keys, dtype=torch.bool, device=q_BNSD.device).tril(keys - queries)
+            o_BNSD = _kernel(q_BNSD, k_BNSD, v_BNSD, attn_mask=seen, enable_gqa=grouped)
+        else:
+            o_BNSD = _kernel(q_BNSD, k_BNSD, v_BNSD, is_causal=self.causal, enable_gqa=grouped)
         return o_BNSD.transpose(1, 2).flatten(2)
 
 
