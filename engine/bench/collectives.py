@@ -4,11 +4,14 @@ Within a node all groups of a hierarchy (G0, G1) communicate at once, as the pap
 one rank a node does, with nothing beside it, in small messages too; then all ranks of the nodes in one ring, and in
 more and more until each rank of a node is in one of its own, which tells how they share its way out (Eq. 7). On
 processors a whole node sends small messages, too, and the result says how long a collective keeps them busy.
+
+Or broadcasts between each two ranks, and among more and more of them, one after the other (colossal-ai, Fig. 10).
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,9 +23,9 @@ from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.result.metrics import ring_bandwidth
+from engine.result.metrics import broadcast_bandwidth, ring_bandwidth
 from engine.result.schema import Result
-from engine.result.schema.bench import CollectiveTime, FittedLink, Links, Rings, Sampled
+from engine.result.schema.bench import Broadcast, CollectiveTime, FittedLink, Links, Rings, Sampled
 from engine.simulator.collectives import moved_bytes
 from engine.simulator.link import RingTime, fit_link
 
@@ -34,17 +37,23 @@ DTYPE = torch.float32
 USUAL_BYTES = {"cpu": 1 << 24, "cuda": 10**9}  # the paper's on GPUs
 EACH_TIME = 8
 """A message by the next smaller one."""
+USUAL_BROADCAST = {"cpu": 1 << 24, "cuda": 125 * 10**6}  # the paper's on GPUs
+MOST_RANKS_IN_PAIRS = 64
 BUFFERS = 6
 """Messages of the largest size that a rank may hold: its own, a collective's, and what ranks of a host share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collectives(Benchmark):
-    """Bandwidths of rings. message_bytes: of the largest; None takes USUAL_BYTES, or less where memory is small."""
+    """Bandwidths of rings. message_bytes: of the largest; None takes the usual, or less where memory is small.
+
+    pairs: whether broadcasts are measured instead.
+    """
 
     message_bytes: float | None
     repeats: int
     time_budget_s: float
+    pairs: bool = False
 
     kind, dtype = "collectives", "fp32"
     unmeasured = "No bandwidth could be measured"
@@ -56,16 +65,40 @@ class Collectives(Benchmark):
             raise UsageError(
                 "A collective takes two ranks at least: start several, such as by torchrun --nproc-per-node 2."
             )
+        if self.pairs and launch.world_size > MOST_RANKS_IN_PAIRS:
+            raise UsageError(
+                f"--pairs measures each pair of ranks for itself, of at most {MOST_RANKS_IN_PAIRS} ranks, but "
+                f"{launch.world_size} were started: start fewer."
+            )
         check_measurable(
             "A message", num_bytes=self.message_bytes, repeats=self.repeats, time_budget_s=self.time_budget_s
         )
 
     @property
     def config(self) -> dict[str, Any]:
-        return {"bytes": self.message_bytes, "repeats": self.repeats, "time_budget_s": self.time_budget_s}
+        asked = {"bytes": self.message_bytes, "repeats": self.repeats, "time_budget_s": self.time_budget_s}
+        return asked | ({"pairs": True} if self.pairs else {})
 
     def measure(self, world: World, found: dict[str, Any]) -> None:
-        found["links"] = self.links(world)
+        found["links"] = self.broadcasts(world) if self.pairs else self.links(world)
+
+    def broadcasts(self, world: World) -> Links:
+        """Measure a message to each other rank, and to more and more. Collective. Raises Unmeasurable as links does."""
+        nodes, usual = world.nodes(), USUAL_BROADCAST[world.device.type]
+        size = world.size_of_buffers(self.message_bytes, usual, SMALLEST, BUFFERS, "messages of {:.3g} GB take")
+        (message,) = world.zeros(DTYPE, size // DTYPE.itemsize)
+        groups = list_groups(world.size)
+        sampler = Sampler(world, self.repeats, self.time_budget_s, len(groups))
+        found = []
+        for group in groups:
+            found.append(_time_broadcast(group, world.comm, message, sampler))
+            log.info("broadcast among ranks %s: %.4g GB/s", " ".join(map(str, group)), found[-1].bytes_per_s / 1e9)
+        return Links(
+            nodes=len(nodes),
+            devices_per_node=len(nodes[0]),
+            message_bytes=message.numel() * DTYPE.itemsize,
+            broadcasts=tuple(found),
+        )
 
     def links(self, world: World) -> Links:
         """Measure all that these ranks can tell. Collective. Raises Unmeasurable where the buffers don't fit."""
@@ -95,7 +128,10 @@ class Collectives(Benchmark):
         assert result.links is not None
         measured = [(f"{rings.ranks} ranks, {rings.apart} apart", rings) for rings in result.links.within]
         measured += [(f"one rank on each of {rings.nodes} nodes", rings) for rings in result.links.alone]
-        return ("ring", "GB/s"), [(words, f"{rings.bytes_per_s / 1e9:.3g}") for words, rings in measured]
+        rates = [(words, rings.bytes_per_s) for words, rings in measured]
+        sent = [(f"ranks {' '.join(map(str, one.ranks))}", one.bytes_per_s) for one in result.links.broadcasts]
+        head = "broadcast" if sent else "ring"
+        return (head, "GB/s"), [(words, f"{rate / 1e9:.3g}") for words, rate in [*rates, *sent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +175,28 @@ def sizes(largest: int) -> list[int]:
     while found[-1] // EACH_TIME >= SMALLEST:
         found.append(found[-1] // EACH_TIME)
     return found
+
+
+def list_groups(ranks: int) -> list[tuple[int, ...]]:
+    """List each pair of ranks, then the first 4, 8 ... and all.
+
+    >>> list_groups(3)
+    [(0, 1), (0, 2), (1, 2), (0, 1, 2)]
+    """
+    counts = sorted({*(2**power for power in range(2, ranks.bit_length()) if 2**power <= ranks), ranks} - {2})
+    return [*combinations(range(ranks), 2), *(tuple(range(count)) for count in counts)]
+
+
+def _time_broadcast(group: tuple[int, ...], comm: Comm, message: torch.Tensor, sampler: Sampler) -> Broadcast:
+    party = Party([group], comm)
+
+    def send(own: Comm) -> None:
+        own.issue(Kind.BROADCAST, AXIS, message, root=0, at_once=True, unavoidable=True).wait()
+
+    found = sampler.take(lambda calls: party.seconds(send, calls))
+    num_bytes = message.numel() * message.element_size()
+    rate = broadcast_bandwidth(num_bytes, found.median_s)
+    return Broadcast(ranks=group, bytes_per_s=rate, **found.model_dump(include=set(Sampled.model_fields)))
 
 
 def _measure_rings(of: Pattern, comm: Comm, buffers: Sequence[torch.Tensor], sampler: Sampler) -> Rings:

@@ -135,6 +135,9 @@ def collectives(
         Bytes | None,
         Parameter(name="--bytes", help="of the largest message; by default 1 GB on GPUs and 16 MiB on processors"),
     ] = None,
+    pairs: Annotated[
+        bool, Parameter(negative=(), help="broadcasts between each two ranks instead, of 125 MB on GPUs")
+    ] = False,
     repeats: Annotated[int, Parameter(help="of each collective")] = 7,
     time_budget: Annotated[Seconds, Parameter(help=FEWER)] = 60.0,
     common: Common = Common(),
@@ -142,14 +145,15 @@ def collectives(
 ) -> int:
     """Measure the bandwidth of rings: within a node for every G0 and G1, and between nodes where there are several.
 
-    All-gather, reduce-scatter and all-reduce, at once in all groups of G1 ranks that are G0 apart.
+    All-gather, reduce-scatter and all-reduce, at once in all groups of G1 ranks that are G0 apart. --pairs shows which
+    links of a node, or between nodes, are slower than others.
 
       srun -N2 --ntasks-per-node 4 python -m engine bench collectives
     """
     with loading():
         from engine.bench.collectives import Collectives
 
-    return measure(Collectives(size, repeats, time_budget), common, out)
+    return measure(Collectives(size, repeats, time_budget, pairs), common, out)
 
 
 def p2p(

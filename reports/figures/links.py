@@ -1,4 +1,8 @@
-"""Bandwidth of rings, and times of messages and all-reduces by size and back end (axonn-ipdps22, Fig. 3 and 4)."""
+"""Bandwidth of rings and of broadcasts between ranks (colossal-ai, Fig. 10), and times of messages and all-reduces by
+size and back end (axonn-ipdps22, Fig. 3 and 4).
+"""
+
+import math
 
 import pandas as pd
 
@@ -9,6 +13,7 @@ from reports.frames.frame import Frames
 from reports.frames.jobs import measured_by
 from reports.page import Column, Figure, KeyFact, Table
 from reports.plots.canvas import Scale
+from reports.plots.heat import Cell, Group, heat
 from reports.plots.lines import Line, lines
 from reports.words import NOTES
 
@@ -16,6 +21,8 @@ TITLES = {"message": "Messages between two ranks", "all_reduce": "All-reduces"}
 COLOURS = {"gloo": "blue", "memory": "green", "nccl": "red", "mpi": "purple"}
 TRANSFER = ["operation", "nodes", "among", "num_bytes", "backend"]
 """Columns that tell one size of a transfer from another."""
+MOST_RANKS = 16
+"""Ranks of a drawing of pairs."""
 
 
 def by_shape(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
@@ -43,6 +50,51 @@ def ring_bandwidth(rows: pd.DataFrame) -> KeyFact:
     row = between.iloc[-1] if len(between) else rows.iloc[0]
     what = f"bandwidth of a ring of {int(row['ring'])} ranks {row['words']}"
     return text.rate(row["ring_bytes_per_s"]), what, f"messages of {text.size(row['message_bytes'])}"
+
+
+def by_group(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
+    """Make a row a group of ranks that broadcast: medians over the jobs that ended well, and their number."""
+    rows = measured_by(frames.broadcasts, runs).groupby(["ranks", "among"], sort=False)
+    columns = {name: (name, "median") for name in ("message_bytes", "broadcast_bytes_per_s")}
+    return rows.agg(**columns, jobs=("run", "count")).reset_index()
+
+
+def pair_map(name: str, rows: pd.DataFrame) -> Figure:
+    """Draw the bandwidth between each two ranks, the first of which sends."""
+    pairs = rows[rows["among"] == 2]
+    rates = {
+        tuple(map(int, ranks.split())): rate
+        for ranks, rate in zip(pairs["ranks"], pairs["broadcast_bytes_per_s"], strict=True)
+    }
+    ranks = sorted({rank for pair in rates for rank in pair})[:MOST_RANKS]
+    most = max(rates.values())
+    factor, letter = text.prefix(most)
+    cells = {}
+    for row, first in enumerate(ranks):
+        for column, second in enumerate(ranks):
+            rate = rates.get((min(first, second), max(first, second)), math.nan)
+            cells[row, 0, column] = Cell(rate / most, text.significant(rate / factor, 2))
+    drawing = heat(
+        [(f"rank {rank}", "") for rank in ranks], [Group("", f"{letter}B/s, with rank", tuple(map(str, ranks)))], cells
+    )
+    least = min(rates, key=rates.__getitem__)
+    said = (
+        f"{text.rate(rates[least])} between ranks {least[0]} and {least[1]} at the least, {text.rate(most)} at the most"
+    )
+    caption = "The fuller the colour the faster."
+    if len(ranks) < len({rank for pair in rates for rank in pair}):
+        caption += f" The first {MOST_RANKS} ranks: the table has all."
+    title = "Bandwidth between each two ranks"
+    return Figure(title, caption, drawing, pairs, f"{name}-pairs", f"{title}: {said}.")
+
+
+def broadcast_table(name: str, rows: pd.DataFrame) -> Table:
+    columns = columns_of(
+        Column("Ranks", "ranks", numeric=False),
+        Column("Bandwidth", "broadcast_bytes_per_s", text.rate, figure="broadcast_bandwidth"),
+        "message_bytes jobs",
+    )
+    return Table("Broadcasts", columns, rows, f"{name}-broadcasts")
 
 
 def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:

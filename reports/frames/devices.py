@@ -41,6 +41,23 @@ def rings(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run", *RING, "message_bytes", "ring_bytes_per_s", *RING_KINDS])
 
 
+def broadcasts(results: Sequence[Result]) -> pd.DataFrame:
+    """Make a row for each group of ranks that broadcast a message. ranks: by blanks."""
+    rows = [
+        {
+            "run": run,
+            "ranks": " ".join(map(str, one.ranks)),
+            "among": len(one.ranks),
+            "message_bytes": number(result.links.message_bytes),
+            "broadcast_bytes_per_s": positive(one.bytes_per_s),
+        }
+        for run, result in enumerate(results)
+        if result.links is not None
+        for one in result.links.broadcasts
+    ]
+    return pd.DataFrame(rows, columns=["run", "ranks", "among", "message_bytes", "broadcast_bytes_per_s"])
+
+
 def transfers(results: Sequence[Result]) -> pd.DataFrame:
     """Make a row for each size of each back end's messages and all-reduces."""
     table = long(

@@ -16,7 +16,7 @@ from engine.result import metrics
 from engine.result.schema import Result
 from reports.derived import by_row
 from reports.frames import contests, origin
-from reports.frames.devices import gemm_modes, rings, samples, transfers
+from reports.frames.devices import broadcasts, gemm_modes, rings, samples, transfers
 from reports.frames.jobs import as_others, fields, long, with_moments
 from reports.frames.predictions import Predictions, newest_first
 from reports.frames.sides import STEP_COLUMNS, Sides, sides, step_values
@@ -54,8 +54,8 @@ class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream, launches and counted_flops one of each that the
     results carry.
 
-    modes, rings, transfers and samples are as devices.py makes them, and energy has a row for each component of results
-    that looked for counters. sides are those of contests, and tunings are of the tuner's tables.
+    modes, rings, broadcasts, transfers and samples are as devices.py makes them; energy has a row for each component of
+    results that looked for counters. sides are those of contests, and tunings are of the tuner's tables.
     Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
@@ -68,6 +68,7 @@ class Frames:
     launches: pd.DataFrame
     counted_flops: pd.DataFrame
     rings: pd.DataFrame
+    broadcasts: pd.DataFrame
     transfers: pd.DataFrame
     samples: pd.DataFrame
     energy: pd.DataFrame
@@ -81,7 +82,7 @@ class Frames:
         """Return the same frames with these runs only."""
         parts = (
             *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers"),
-            *("samples", "energy", "counted_flops"),
+            *("broadcasts", "samples", "energy", "counted_flops"),
         )
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         parted = {name: getattr(self, name).of(runs) for name in ("sides", "tunings")}
@@ -115,6 +116,7 @@ def frames(
         launches.rename(columns={"median_s": "launch_s"}),
         _counted_flops(results),
         rings(results),
+        broadcasts(results),
         transfers(results),
         samples(results),
         _energy(results),

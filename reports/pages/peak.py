@@ -64,7 +64,7 @@ def _headline(mine: Frames) -> str:
         return f"best {rate} on {best['system'] or 'an unnamed system'}, {at_once(best)}"
     if len(mine.stream) or len(mine.launches):
         return "memory and launches only, no matrix products"
-    if len(mine.rings) or len(mine.transfers):
+    if len(mine.rings) or len(mine.broadcasts) or len(mine.transfers):
         return "bandwidth between ranks only, no matrix products"
     if len(mine.counted_flops):
         return "flops of a step only, no matrix products"
@@ -93,6 +93,9 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> PageSec
     if len(shapes := links.by_shape(mine, rows)):
         facts.append(links.ring_bandwidth(shapes))
         tables.append(links.ring_table(name, shapes))
+    if len(groups := links.by_group(mine, rows)):
+        figures.append(links.pair_map(name, groups))
+        tables.append(links.broadcast_table(name, groups))
     if len(sizes := links.by_size(mine, rows)):
         facts.append(links.quickest_message(sizes))
         figures += links.transfer_times(name, sizes)

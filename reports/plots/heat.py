@@ -43,11 +43,11 @@ def heat(
     rows: Sequence[tuple[str, str]],
     groups: Sequence[Group],
     cells: Mapping[tuple[int, int, int], Cell],
-    marks: tuple[str, str],
+    marks: tuple[str, str] | None = None,
 ) -> Figure:
     """Draw rows, first on top, with a name and a quieter line below it, and cells by (row, group, column in it).
 
-    marks: meaning of a frame, and of a dot.
+    marks: meaning of a frame, and of a dot, if there are such.
     """
     names = [(clean(first, LETTERS), clean(second, LETTERS)) for first, second in rows]
     left = 14 + max((width_of(words) for pair in names for words in pair), default=0)
@@ -80,5 +80,6 @@ def heat(
     for row, pair in enumerate(names):
         for line, (words, colour) in enumerate(zip(pair, ("ink", "muted"), strict=True)):
             write(figure, left - 8, TOP + ROW * row + 13 + 14 * line, words, colour, "right")
-    legend(figure, [(f"□ {marks[0]}", "ink"), (f"○ {marks[1]}", "muted")])
+    if marks:
+        legend(figure, [(f"□ {marks[0]}", "ink"), (f"○ {marks[1]}", "muted")])
     return figure

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from mpi_ranks import environment, mpirun
 from real_ranks import run_processes
 from waiting import LONG_S
 
-from engine.bench.collectives import Collectives, sizes
+from engine.bench.collectives import Collectives, list_groups, sizes
 from engine.bench.frame import Benchmark, run
 from engine.bench.groups import nodes_of, outer_groups, pairs
 from engine.bench.p2p import P2P, parse_backends, parse_lengths
@@ -42,6 +43,7 @@ def rings(message_bytes: float | None = None, repeats: int = 7, budget_s: float 
         (TWO, rings(100.0), "4096 bytes or more, but 100"),
         (TWO, rings(float("nan")), "but nan"),
         (TWO, rings(repeats=2), "but 2 was given"),
+        (replace(TWO, world_size=65), Collectives(None, 7, 1.0, pairs=True), "at most 64 ranks, but 65"),
         (TWO, rings(budget_s=0.0), "but 0 was given"),
         (ALONE, P2P(None, (4,), 7, 1.0), "two ranks"),
         (TWO, P2P(("gloo", "nccl"), (4,), 7, 1.0), "gloo, mpi, but nccl"),
@@ -139,6 +141,28 @@ def test_ranks_of_several_nodes_measure_within_and_between_them() -> None:
             assert one.bytes_per_s == pytest.approx(one.moved_bytes / one.median_s)
         together = [sum(values) for values in zip(*((t.moved_bytes, t.median_s) for t in of_size[0]), strict=True)]
         assert ring.bytes_per_s == pytest.approx(together[0] / together[1])
+
+
+def measured_broadcasts(comm: Comm) -> Links:
+    socket.gethostname = lambda: "aab"[comm.rank]  # type: ignore[assignment]
+    return Collectives(40000.0, 3, 1e-9, pairs=True).broadcasts(World(comm))
+
+
+def test_each_two_ranks_and_more_and_more_of_them_broadcast() -> None:
+    first, *others = run_processes(Grid(3), measured_broadcasts)
+    assert all(other == first for other in others)
+    assert (first.nodes, first.message_bytes, first.within, first.fitted) == (2, 40000, (), None)
+    assert [one.ranks for one in first.broadcasts] == [(0, 1), (0, 2), (1, 2), (0, 1, 2)]
+    for one in first.broadcasts:
+        assert 0 < one.low_s <= one.median_s <= one.high_s
+        assert one.bytes_per_s == pytest.approx(40000 / one.median_s)
+
+
+@pytest.mark.parametrize(("ranks", "counts"), [(2, []), (4, [4]), (6, [4, 6]), (8, [4, 8]), (9, [4, 8, 9])])
+def test_groups_of_more_than_two_double_up_to_all(ranks: int, counts: list[int]) -> None:
+    groups = list_groups(ranks)
+    assert len(groups) == ranks * (ranks - 1) // 2 + len(counts)
+    assert [group for group in groups if len(group) > 2] == [tuple(range(count)) for count in counts]
 
 
 def shape(ring: Rings) -> tuple[int, int, int, int]:

@@ -1,5 +1,7 @@
 """Results of `bench memory`, `latency`, `flops`, `collectives` and `p2p`, without a device."""
 
+from itertools import combinations
+
 from sample_results import provenance
 
 from engine.batch import Batch
@@ -7,6 +9,7 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.result.schema import Result
 from engine.result.schema.bench import (
+    Broadcast,
     CollectiveTime,
     CountedStep,
     FittedLink,
@@ -158,6 +161,26 @@ def links(
         dtype="fp32",
         links=found,
         provenance=provenance(job),
+    )
+
+
+def broadcasts(*, system: str = "frontier", near: float = 184e9, far: float = 15e9, job: int = 0) -> Result:
+    """Four ranks of a node, each two of which have a faster link (colossal-ai 5.2, System II)."""
+    groups = [*combinations(range(4), 2), tuple(range(4))]
+    found = tuple(
+        Broadcast(
+            ranks=group,
+            bytes_per_s=(rate := near if group in ((0, 1), (2, 3)) else far),
+            samples=7,
+            calls=1,
+            median_s=125e6 / rate,
+            low_s=120e6 / rate,
+            high_s=130e6 / rate,
+        )
+        for group in groups
+    )
+    return links(system=system, nodes=1, job=job).model_copy(
+        update={"ranks": 4, "links": Links(nodes=1, devices_per_node=4, message_bytes=125_000_000, broadcasts=found)}
     )
 
 

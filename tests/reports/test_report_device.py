@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 from reading import built, in_order, table, words
-from sample_devices import counted, latency, links, memory, transfers
+from sample_devices import broadcasts, counted, latency, links, memory, transfers
 from sample_results import gemm
 from test_report_points import framed
 
 from reports.figures import gemm as products
 from reports.figures import links as between
 from reports.figures import memory as alone
+
+FAR = ("0 2", "0 3", "1 2", "1 3", "0 1 2 3")
 
 
 def page(results: list[Any], folder: Path) -> str:
@@ -140,6 +142,19 @@ def test_the_page_tells_the_bandwidth_between_nodes_or_within_one(tmp_path: Path
     assert in_order(alone, "2 ranks", "105 GB/s", "1.00 GB")
     index = words((tmp_path / "alone" / "site" / "index.html").read_text())
     assert "Bandwidth between ranks only" in index
+
+
+def test_the_map_of_a_machine_has_the_bandwidth_of_each_two_ranks(tmp_path: Path) -> None:
+    everything = framed(broadcasts(), broadcasts(near=200e9, job=1), broadcasts(near=100e9, job=2))
+    table = between.by_group(everything, everything.runs)
+    rates = dict(zip(table["ranks"], table["broadcast_bytes_per_s"], strict=True))
+    assert rates == pytest.approx({"0 1": 184e9, "2 3": 184e9} | dict.fromkeys(FAR, 15e9))
+    html = page([broadcasts()], tmp_path)
+    (drawn,) = re.findall(r"<h3>Bandwidth between each two ranks</h3>\s*(<svg.*?</svg>)", html, re.DOTALL)
+    numbers = re.findall(r"\b(?:184|15)\b", words(drawn))
+    assert (numbers.count("184"), numbers.count("15")) == (4 + 1, 8 + 1)  # each is in the description, too
+    assert in_order(words(html), "15.0 GB/s between ranks 0 and 2", "184 GB/s at the most")
+    assert in_order(words(html), "0 1 2 3", "15.0 GB/s", "125 MB")
 
 
 def test_back_ends_are_side_by_side_by_size_within_a_node_and_between_two(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ SAMPLES: dict[str, Any] = {
     "ours_bytes": 7e8, "peer_bytes": 9e8, "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
     "jobs": [([1.0, 2.0, 4.0], [3.0, 5.0]), ([2.0], [7.0])],
     "moved_bytes": 3e9, "taken_bytes": 5e9, "planned_bytes": 4e9, "traced_s": 0.5, "recorded_s": 0.6,
-    "joules": 4e3, "seconds": 7.2e3,
+    "joules": 4e3, "seconds": 7.2e3, "message_bytes": 1.25e8,
     "iterations": 7, "model_flops_per_s": 9e9, "joules_per_iteration": 250.0,
     "predicted_s": 3.3, "measured_s": 3.0, "device_bytes": 64e9, "errors": [0.1, -0.3, 0.2],
     "ratios": [0.7, 0.9, 1.3],

@@ -82,6 +82,14 @@ def ring_bandwidth(moved_bytes: float, time_s: float) -> float:
     return moved_bytes / time_s
 
 
+@figure("Bandwidth of a broadcast", "message_bytes / time_s")
+def broadcast_bandwidth(message_bytes: float, time_s: float) -> float:
+    """Bytes of a message from the first of some ranks to the others, by the time of the slowest of these: the median of
+    several samples, with nothing beside it (colossal-ai, Fig. 10).
+    """
+    return message_bytes / time_s
+
+
 @figure("Rate of a product", "2 * m * n * k / time_s")
 def product_rate(m: int, n: int, k: int, time_s: float) -> float:
     """Flop/s of one rank in a matrix product of [m, k] by [k, n], with the copies of operands that its mode takes.

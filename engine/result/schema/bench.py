@@ -118,6 +118,14 @@ class Rings(Record):
     """Rate of the largest message, the three collectives together."""
 
 
+class Broadcast(Sampled):
+    """Message from the first of some ranks to the others, of whom none is in the way; on the slowest rank."""
+
+    ranks: tuple[int, ...]
+    bytes_per_s: float
+    """Bytes of the message by its time."""
+
+
 class FittedLink(Record):
     """Link between nodes that fits all that one rank a node measured (engine/simulator/link.py)."""
 
@@ -140,6 +148,8 @@ class Links(Record):
     shared: tuple[Rings, ...] = ()
     """All ranks of all nodes, as one ring, and as more and more until each has one rank a node."""
     fitted: FittedLink | None = None
+    broadcasts: tuple[Broadcast, ...] = ()
+    """Between each pair of ranks, and among the first 2, 4, 8 ... and all (colossal-ai, Fig. 10)."""
 
 
 Operation = Literal["message", "all_reduce"]
