@@ -42,7 +42,8 @@ def _build(shape: Shape) -> None:
     for name in (HEAD, *addresses):
         nodes[name] = node.begin(name)
         save(Cluster(shape, {key: begun.process for key, begun in nodes.items()}))
-    network.join({name: begun.process.pid for name, begun in nodes.items()}, addresses, shape.rate)
+    pids = {name: begun.process.pid for name, begun in nodes.items()}
+    network.join(pids, addresses, shape.rate, slow_pairs=shape.slow_pairs)
     nodes[HEAD].start_daemons()
     _wait_for("slurmctld", slurm.answers, [HEAD])
     for name in addresses:

@@ -1,6 +1,6 @@
 """A virtual cluster on one Linux machine: nodes with slow links between them, and Slurm over them.
 
-    ci/cluster up [--nodes 4] [--ranks-per-node 2] [--link 1gbit]
+    ci/cluster up [--nodes 4] [--ranks-per-node 2] [--link 1gbit] [--slow-pairs]
     ci/cluster link 900mbit        # another rate for the links of the cluster that is up
     ci/cluster link 90mbit n3      # for that of one node alone
     ci/cluster status
@@ -8,7 +8,9 @@
 
 A node is a network, a process, a host name and a mount namespace in which one slurmd runs. Its eth0 leads to a bridge
 in the namespaces of the head, where slurmctld runs, and is limited to the link's rate in each direction. What runs on
-one node talks over that node's loopback. While it is up, sbatch, srun and squeue speak to it in every shell:
+one node talks over that node's loopback. With --slow-pairs n0 and n1 are a pair, n2 and n3, and so on: each has one
+link to all others, of 15/184 of a link's rate, as cards with NVLink between two and PCIe between others have
+(colossal-ai 5.2, System II). While it is up, sbatch, srun and squeue speak to it in every shell:
 
     reframe -c suites/overlap_ablation.py --system vcluster -r
 
@@ -50,7 +52,7 @@ def main(words: Sequence[str]) -> int:
             except BlockingIOError:
                 raise Problem("another ci/cluster is at work: wait until it has ended.") from None
             if wanted.command == "up":
-                return up(wanted.nodes, wanted.ranks_per_node, wanted.link)
+                return up(wanted.nodes, wanted.ranks_per_node, wanted.link, slow_pairs=wanted.slow_pairs)
             return link(wanted.rate, wanted.node) if wanted.command == "link" else down()
     except Problem as problem:
         say(str(problem))
@@ -71,6 +73,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     make.add_argument("--nodes", type=number, default=4, help=f"1 to {MOST}, called n0, n1 ... (default: 4)")
     make.add_argument("--ranks-per-node", type=number, default=2, help="tasks that fit on a node (default: 2)")
     make.add_argument("--link", default="1gbit", help="rate of each node's link, as tc writes it (default: 1gbit)")
+    make.add_argument("--slow-pairs", action="store_true", help="slow links between pairs of nodes (colossal-ai 5.2)")
     other = commands.add_parser("link", help="give the links of the cluster that is up another rate")
     other.add_argument("rate", metavar="RATE", help="as tc writes it, such as 900mbit")
     other.add_argument("node", metavar="NODE", nargs="*", help="whose link it is (default: those of all nodes)")
@@ -79,15 +82,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def up(nodes: int, ranks_per_node: int, link: str) -> int:
+def up(nodes: int, ranks_per_node: int, link: str, *, slow_pairs: bool) -> int:
     """Make the cluster, unless it is there already."""
     machine.install()
-    shape = Shape(nodes, ranks_per_node, network.rate(link), link)
+    shape = Shape(nodes, ranks_per_node, network.rate(link), link, slow_pairs)
     if STATE.exists():
         return compare(shape)
     cluster.make(shape)
-    last, tasks = f"n{nodes - 1}", nodes * ranks_per_node
-    say(f"n0 to {last} are up, {ranks_per_node} ranks each, links of {link}: try `srun -N{nodes} -n{tasks} hostname`.")
+    tasks = nodes * ranks_per_node
+    say(f"{shape} are up, n0 to n{nodes - 1}: try `srun -N{nodes} -n{tasks} hostname`.")
     return 0
 
 
@@ -102,7 +105,8 @@ def link(wanted: str, nodes: Sequence[str]) -> int:
     if unknown := sorted({*nodes} - {*every}):
         raise Misuse(f"{unknown[0]} is no node of this cluster: there are {', '.join(every)}.")
     rate, names = network.rate(wanted), list(nodes) or every
-    network.change({name: process.pid for name, process in there.processes.items()}, names, rate)
+    pids = {name: process.pid for name, process in there.processes.items()}
+    network.change(pids, names, rate, between_pairs=there.shape.slow_pairs and not nodes)
     if nodes:  # the cluster's own rate stays, and what it is called names the exception
         shape = replace(there.shape, link=f"{there.shape.link}, {' and '.join(names)} of {wanted}")
     else:

@@ -1,11 +1,14 @@
-"""The network: a bridge at the head, and a link of limited rate from it to each node."""
+"""The network: a bridge at the head, and a link of limited rate from it to each node.
+
+With slow pairs each two nodes have a bridge of their own, and a slower link from it to the head's.
+"""
 
 import contextlib
 import ipaddress
 import json
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address
 
 from virtual_cluster.machine import COMMAND_TIMEOUT_S, Misuse, Problem, last_line, run
@@ -18,6 +21,7 @@ SLOWEST, FASTEST = 125_000, 12_500_000_000  # bytes/s
 QUEUE = ("latency", "50ms")  # deep: a switch that drops makes TCP wait 0.2 s, which HPC's never do
 PACKET = 72_000  # bytes, of the largest that a kernel hands on at once; what a link lets pass beyond its rate
 TURN_S = 1e-4  # or so many seconds' worth, as no timer is more punctual
+BETWEEN_PAIRS = 15 / 184  # of a link's rate: colossal-ai 5.2 and Fig. 10, System II, GB/s
 
 
 def addresses(nodes: int) -> dict[str, IPv4Address]:
@@ -50,34 +54,59 @@ def refuse_what_is_taken() -> None:
                 raise Problem(f"the cluster needs the network {NETWORK}, but {route['dst']} is on {route['dev']}.")
 
 
-def join(pids: dict[str, int], nodes: dict[str, IPv4Address], bytes_per_s: int) -> None:
+def join(pids: dict[str, int], nodes: dict[str, IPv4Address], bytes_per_s: int, *, slow_pairs: bool) -> None:
     """Link the nodes and this machine to the head, each given by its first process. Raises Problem."""
     head = pids[HEAD]
-    at(head, "ip", "link", "add", "bridge", "up", "type", "bridge", "forward_delay", "0")
+    _bridge(head, "bridge")
+    for pair in _pairs(nodes) if slow_pairs else ():
+        above, below = _ends(pair)
+        _bridge(head, pair)
+        at(head, "ip", "link", "add", above, "up", "type", "veth", "peer", "name", below)
+        _limit("add", [(head, above), (head, below)], bytes_per_s * BETWEEN_PAIRS)
+        at(head, "ip", "link", "set", above, "master", "bridge", "up")
+        at(head, "ip", "link", "set", below, "master", pair, "up")
     at(head, "ip", "address", "add", f"{HEAD_ADDRESS}/24", "dev", "bridge")
     run("ip", "link", "add", LINK, "up", "type", "veth", "peer", "name", "outside", "netns", str(head))
     run("ip", "address", "add", f"{OUTSIDE}/24", "dev", LINK)
     at(head, "ip", "link", "set", "outside", "master", "bridge", "up")
-    for name, address in nodes.items():
+    for number, (name, address) in enumerate(nodes.items()):
         at(head, "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pids[name]))
-        _limit("add", head, name, pids[name], bytes_per_s)
-        at(head, "ip", "link", "set", name, "master", "bridge", "up")
+        _limit("add", [(head, name), (pids[name], "eth0")], bytes_per_s)
+        at(head, "ip", "link", "set", name, "master", f"pair{number // 2}" if slow_pairs else "bridge", "up")
         at(pids[name], "ip", "address", "add", f"{address}/24", "dev", "eth0")
         at(pids[name], "ip", "link", "set", "eth0", "up")
     for pid in pids.values():
         at(pid, "ip", "link", "set", "lo", "up")
 
 
-def change(pids: dict[str, int], nodes: Iterable[str], bytes_per_s: int) -> None:
-    """Give the links of a running cluster another rate. Raises Problem."""
+def change(pids: dict[str, int], nodes: Collection[str], bytes_per_s: int, *, between_pairs: bool) -> None:
+    """Give the links of a running cluster another rate, and those between its pairs. Raises Problem."""
+    head = pids[HEAD]
     for name in nodes:
-        _limit("change", pids[HEAD], name, pids[name], bytes_per_s)
+        _limit("change", [(head, name), (pids[name], "eth0")], bytes_per_s)
+    for pair in _pairs(nodes) if between_pairs else ():
+        _limit("change", [(head, end) for end in _ends(pair)], bytes_per_s * BETWEEN_PAIRS)
 
 
-def _limit(how: str, head: int, name: str, pid: int, bytes_per_s: int) -> None:
-    limit = ("rate", f"{bytes_per_s}bps", "burst", str(max(PACKET, round(TURN_S * bytes_per_s))), *QUEUE)
-    for first, end in ((head, name), (pid, "eth0")):  # what the node receives, and what it sends
-        at(first, "tc", "qdisc", how, "dev", end, "root", "tbf", *limit)
+def _bridge(head: int, name: str) -> None:
+    at(head, "ip", "link", "add", name, "up", "type", "bridge", "forward_delay", "0")
+
+
+def _pairs(nodes: Collection[str]) -> list[str]:
+    return [f"pair{number}" for number in range((len(nodes) + 1) // 2)]
+
+
+def _ends(pair: str) -> tuple[str, str]:
+    """Name the ends of a pair's link: at the bridge of all, and at its own."""
+    return f"{pair}above", f"{pair}below"
+
+
+def _limit(how: str, ends: Iterable[tuple[int, str]], bytes_per_s: float) -> None:
+    """Limit what leaves both ends of a link, each in the network of a process."""
+    burst = max(PACKET, round(TURN_S * bytes_per_s))
+    for pid, end in ends:
+        limit = ("rate", f"{round(bytes_per_s)}bps", "burst", str(burst), *QUEUE)
+        at(pid, "tc", "qdisc", how, "dev", end, "root", "tbf", *limit)
 
 
 def has_link() -> bool:

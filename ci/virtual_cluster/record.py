@@ -20,9 +20,12 @@ class Shape:
     """bytes/s of each node's link"""
     link: str = field(compare=False)
     """the rate as the user wrote it"""
+    slow_pairs: bool = False
+    """whether links between pairs of nodes are slower"""
 
     def __str__(self) -> str:
-        return f"{self.nodes} nodes of {self.ranks_per_node} ranks with links of {self.link}"
+        pairs = ", slower between pairs" if self.slow_pairs else ""
+        return f"{self.nodes} nodes of {self.ranks_per_node} ranks with links of {self.link}{pairs}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -494,3 +494,28 @@ def test_down_ends_what_runs_and_leaves_nothing_behind(before: Machine) -> None:
     again = run(CLUSTER, "down")
     assert again.returncode == 0
     assert "no cluster" in message(again)
+
+
+def test_between_pairs_links_are_slower_and_within_one_nothing_passes_them(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+
+    def between() -> int:
+        """The bytes that have passed the first pair's link to the others."""
+        shown = run("nsenter", f"--net=/proc/{first_process('head')}/ns/net", "ip", "-s", "-json", "link", "show")
+        (link,) = (link for link in json.loads(shown.stdout) if link["ifname"] == "pair0above")
+        return int(link["stats64"]["rx"]["bytes"] + link["stats64"]["tx"]["bytes"])
+
+    try:
+        assert run(CLUSTER, "up", "--slow-pairs", "--ranks-per-node", "1").returncode == 0
+        assert run(CLUSTER, "up", "--ranks-per-node", "1").returncode == 1
+        first = between()
+        near = exchange(tmp_path, "-N2", "-n2", "-w", "n0,n1")
+        second = between()
+        far = exchange(tmp_path, "-N2", "-n2", "-w", "n0,n2")
+        assert near["eth0"] > 40e6
+        assert second - first < 1e6
+        assert between() - second > 40e6
+        assert min(far["in_s"], far["out_s"]) > 0.95 * 20e6 / (125e6 * 15 / 184)
+    finally:
+        assert run(CLUSTER, "down").returncode == 0
