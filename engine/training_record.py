@@ -18,7 +18,7 @@ from engine.errors import UsageError
 from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.flops import hardware_flops
-from engine.models.mode_choice import ModeName, check_mode, choose_mode
+from engine.models.mode_choice import GATHERING, ModeName, check_mode, choose_mode
 from engine.models.network import Network
 from engine.optimizer_state import OptimizerName
 from engine.options import NO_OPTION, option_words, word
@@ -86,12 +86,12 @@ class TrainingOptions:
     """keep fp32 weights and moments of matrices on the host; micro-batches then add in --reduce-dtype, if given"""
     reduce_dtype: PrecisionName | None = None
     """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
-    tensor_mode: ModeName = "4d"
+    tensor_mode: ModeName = "auto"
     """4d: Algorithm 1 of axonn-sc24; split: ranks that would have the same activations have a part of them each, so
     that no work is repeated (attention along y, norms along x), whole samples between two products where y divides
-    them, else heads; split-heads: heads always; auto: split where y is above 1 and it can be; 2d: SUMMA on a square of
-    x and y; 2d-published: with all weights as in its paper; 1d, 2.5d, 3d: 4d along x, 2d in up to as many squares as
-    one has columns, and split on a cube, as colossal-ai calls them"""
+    them, else heads; split-heads: heads always; auto: split where y is above 1 and it can be, else 4d; 2d: SUMMA on a
+    square of x and y; 2d-published: with all weights as in its paper; 1d, 2.5d, 3d: 4d along x, 2d in up to as many
+    squares as one has columns, and split on a cube, as colossal-ai calls them"""
     gather_inputs_again: bool = False
     """with split activations, keep a rank's own part of what a product takes, and gather it again in the backward: less
     memory, more bytes"""
@@ -129,6 +129,11 @@ class TrainingOptions:
 
     def check(self, model: Architecture) -> None:
         """Raise UsageError for options that the network, or one another, leave no sense."""
+        if self.gather_inputs_again and self.tensor_mode not in GATHERING:
+            raise UsageError(
+                f"--gather-inputs-again is for the inputs that split activations gather, but --tensor-mode "
+                f"{self.tensor_mode} gathers none: leave one of both out."
+            )
         every = self.checkpoint_every
         if every not in (None, AUTO) and every > model.layers:
             raise UsageError(
@@ -231,6 +236,7 @@ class Training(RunOptions, OverlapOption):
             "checkpoint_every": self.checkpoint_group(grid),
             "reduce_dtype": self.reduce_dtypes(grid),
             "tensor_mode": self.mode(grid).name,
+            "gather_inputs_again": self.mode(grid).gathers_again,
         }
 
     def check_mode(self, grid: Grid, network: Network | None = None) -> None:

@@ -17,10 +17,9 @@ from engine.models.mode_choice import ModeName
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.registry import DEFAULT, ScheduleChoice
-from engine.tensor_mode import ALGORITHM_1
 from engine.training.checks import CheckedRun, ContestSetup, RunKind, checked
 from engine.training.config import RunConfig, TrainConfig
-from engine.training_record import Training
+from engine.training_record import Training, TrainingOptions
 
 if TYPE_CHECKING:
     from engine.result.schema.contest import Contest
@@ -103,7 +102,8 @@ def name(run: CheckedRun) -> str:
     words = [str(run.grid), str(run.training.batch.at_once(run.grid))]
     words += [str(schedule)] if (schedule := schedule_of(run)) else []
     mode = run.training.mode(run.grid)
-    return ",".join([*words, *([mode.name] if mode != ALGORITHM_1 else [])])
+    usual = replace(run.training, tensor_mode=TrainingOptions().tensor_mode).mode(run.grid)
+    return ",".join([*words, *([mode.name] if mode.name != usual.name else [])])
 
 
 def schedule_of(run: CheckedRun) -> ScheduleChoice | None:

@@ -87,7 +87,9 @@ class MeasuredJob(Record):
     @property
     def training(self) -> Training:
         """Training of the job."""
-        options = TrainingOptions(precision=self.precision, checkpoint_activations=self.checkpoint_activations)
+        options = TrainingOptions(
+            precision=self.precision, checkpoint_activations=self.checkpoint_activations, tensor_mode="4d"
+        )
         overlap = Overlap.parse(self.overlap)
         return Training.of(options, lookup(self.model), Batch(self.sequences), overlap=overlap)
 

@@ -34,8 +34,8 @@ from engine.validation.measured import MeasuredJob, MeasuredRun, campaigns, row_
 
 log = logging.getLogger(__name__)
 
-AS_PUBLISHED = TrainingOptions(precision="bf16", checkpoint_activations=True, reduce_dtype="bf16")
-"""Options of most papers' runs: bf16, in which gradients are summed too, with activations recomputed."""
+AS_PUBLISHED = TrainingOptions(precision="bf16", checkpoint_activations=True, reduce_dtype="bf16", tensor_mode="4d")
+"""Options of most papers' runs: Algorithm 1 in bf16, in which gradients are summed too, with activations recomputed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Trainings that are only traced, and their grids."""
+"""Trainings by Algorithm 1 that are only traced, and their grids."""
 
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ def dry_plan(
         checkpoint_every=checkpoint,
         overlap=overlap,
         optim=OptimConfig(clip=clip),
+        tensor_mode="4d",
     )
     return training, grid
 

@@ -1,6 +1,8 @@
 """Which tensor mode a name comes to on a grid, and what can't lie so is refused by what would fit."""
 
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -74,6 +76,20 @@ def test_a_training_tells_the_mode_that_it_comes_to_and_repeats_nothing_in_it() 
     for mode in (SPLIT, SPLIT_HEADS):
         assert repeated_flops(GPT, 8, grid, recompute=True, mode=mode) == 0
     assert repeated_flops(GPT, 8, grid, recompute=True) > 0
+
+
+@pytest.mark.parametrize("name", get_args(ModeName))
+def test_inputs_are_gathered_again_where_a_mode_gathers_them_and_else_the_option_is_refused(name: ModeName) -> None:
+    again = replace(training(name, 8), gather_inputs_again=True)
+    gathers = any(again.mode(grid).gathers_again for grid in (Grid(x=2), Grid(y=2), Grid(2, 2)))
+    with nullcontext() if gathers else pytest.raises(UsageError, match=name):
+        TrainingOptions(tensor_mode=name, gather_inputs_again=True).check(GPT)
+    assert again.options_on(Grid(x=2))["gather_inputs_again"] == (name in ("split", "split-heads", "3d"))
+
+
+def test_unless_it_is_said_no_attention_is_repeated() -> None:
+    usual = Training.of(TrainingOptions(), GPT, Batch(8))
+    assert [usual.mode(grid) for grid in (Grid(x=2), Grid(y=2), Grid(2, 2))] == [ALGORITHM_1, SPLIT, SPLIT]
 
 
 @pytest.mark.parametrize("checkpoint", [0, 1])

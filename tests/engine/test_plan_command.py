@@ -235,7 +235,7 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
         ("--model gpt-80b --gpus 8191 --batch-size 8192", r"8191 devices .* valid .*: 8192\."),
         ("--model gpt-80b --gpus 24 --batch-tokens 16.8M", r" 24 .* 32 \(grid 1x4x8x1\)"),
         ("--model gpt-80b --gpus 131072 --batch-tokens 16.8M", "frontier .* 78,848 .* 9,856 .* 8, .* 131,072 "),
-        ("--model gpt-80b --gpus 8 --batch-tokens 4M", r"gpt-80b .* 8 devices: .* 160\.5 GB"),
+        ("--model gpt-80b --gpus 8 --batch-tokens 4M", r"gpt-80b .* 8 devices: .* 160\.1 GB"),
         ("--model gpt-81b --gpus 8 --batch-size 8", "'gpt-81b': .* gpt-80b"),
         ("--system fontier --model gpt-5b --gpus 8 --batch-size 8", "'fontier': .* frontier"),
         (f"{SMALL} --as-run", "--as-run"),

@@ -64,7 +64,8 @@ def trained(case: Case, grid: Grid) -> list[list[Op]]:
 def found(case: Case, grid: Grid) -> list[Products]:
     batch = Batch(case.sequences, case.sequences // grid.batch_split // case.micro_batches)
     precision: PrecisionName = case.precision  # type: ignore[assignment]
-    return products(Training(case.config, batch, precision=precision, checkpoint_every=case.checkpoint), grid, CPU)
+    training = Training(case.config, batch, precision=precision, checkpoint_every=case.checkpoint, tensor_mode="4d")
+    return products(training, grid, CPU)
 
 
 def timed(case: Case, of: list[Products]) -> Counter[Op]:

@@ -82,7 +82,7 @@ def test_figure_5_has_all_of_its_numbers_of_stages() -> None:
 def test_figure_5_is_measured_without_the_optimizer_with_which_few_stages_do_not_fit() -> None:
     every = [replace(point, schedule="1f1b") for point in points("pipeline", "summit")]
     assert {" ".join(point.series.training.words()) for point in every} == {
-        "--precision fp16 --checkpoint-every auto --reduce-dtype fp16 --optimizer none"
+        "--precision fp16 --checkpoint-every auto --reduce-dtype fp16 --tensor-mode 4d --optimizer none"
     }
     stepped = {"training": replace(every[0].series.training, optimizer="adamw")}
     with_adamw = [replace(point, series=point.series.model_copy(update=stepped)) for point in every]
