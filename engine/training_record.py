@@ -231,12 +231,12 @@ class Training(RunOptions, OverlapOption):
 
     def options_on(self, grid: Grid) -> dict[str, Any]:
         """Return the options as they come out on a grid, for results."""
-        found = {option.name: getattr(self, option.name) for option in fields(TrainingOptions)}
+        found, mode = {option.name: getattr(self, option.name) for option in fields(TrainingOptions)}, self.mode(grid)
         return found | {
             "checkpoint_every": self.checkpoint_group(grid),
             "reduce_dtype": self.reduce_dtypes(grid),
-            "tensor_mode": self.mode(grid).name,
-            "gather_inputs_again": self.mode(grid).gathers_again,
+            "tensor_mode": mode.name,
+            "gather_inputs_again": mode.gathers_again,
         }
 
     def check_mode(self, grid: Grid, network: Network | None = None) -> None:

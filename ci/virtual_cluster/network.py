@@ -72,7 +72,7 @@ def join(pids: dict[str, int], nodes: dict[str, IPv4Address], bytes_per_s: int, 
     for number, (name, address) in enumerate(nodes.items()):
         at(head, "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pids[name]))
         _limit("add", [(head, name), (pids[name], "eth0")], bytes_per_s)
-        at(head, "ip", "link", "set", name, "master", f"pair{number // 2}" if slow_pairs else "bridge", "up")
+        at(head, "ip", "link", "set", name, "master", _pair(number) if slow_pairs else "bridge", "up")
         at(pids[name], "ip", "address", "add", f"{address}/24", "dev", "eth0")
         at(pids[name], "ip", "link", "set", "eth0", "up")
     for pid in pids.values():
@@ -92,8 +92,12 @@ def _bridge(head: int, name: str) -> None:
     at(head, "ip", "link", "add", name, "up", "type", "bridge", "forward_delay", "0")
 
 
+def _pair(node: int) -> str:
+    return f"pair{node // 2}"
+
+
 def _pairs(nodes: Collection[str]) -> list[str]:
-    return [f"pair{number}" for number in range((len(nodes) + 1) // 2)]
+    return [_pair(node) for node in range(0, len(nodes), 2)]
 
 
 def _ends(pair: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from engine.tensor_mode import ALGORITHM_1, SPLIT, SPLIT_HEADS, SQUARE, SQUARE_A
 ModeName = Literal["auto", "4d", "split", "split-heads", "1d", "2d", "2d-published", "2.5d", "3d"]
 SQUARES = {"2d": SQUARE, "2.5d": SQUARE, "2d-published": SQUARE_AS_PUBLISHED}
 GATHERING: tuple[ModeName, ...] = ("auto", "split", "split-heads", "3d")
-"""Those that split activations, if only on some grids."""
+"""Names of modes that split activations, if only on some grids."""
 
 
 def choose_mode(name: ModeName, network: Network, grid: Grid, samples: float) -> TensorMode:

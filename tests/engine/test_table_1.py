@@ -1,4 +1,4 @@
-"""What a layer moves in each of colossal-ai's tensor modes, in elements of all ranks together, against its Table 1.
+"""Elements that all ranks together move for a layer in each of colossal-ai's tensor modes, against its Table 1.
 
 S is what the layer takes or gives, W its weight. Table 1 counts all ranks for 1D and 2D, but for 2.5D one square of
 several, without the sum over them, and for 3D one plane of the cube.
