@@ -59,9 +59,11 @@ def by_group(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     return rows.agg(**columns, jobs=("run", "count")).reset_index()
 
 
-def pair_map(name: str, rows: pd.DataFrame) -> Figure:
-    """Draw the bandwidth between each two ranks, the first of which sends."""
-    pairs = rows[rows["among"] == 2]
+def pair_map(name: str, rows: pd.DataFrame) -> Figure | None:
+    """Draw the bandwidth between each two ranks, the first of which sends; None where none is known."""
+    pairs = rows[rows["among"] == 2].dropna(subset="broadcast_bytes_per_s")
+    if pairs.empty:
+        return None
     rates = {
         tuple(map(int, ranks.split())): rate
         for ranks, rate in zip(pairs["ranks"], pairs["broadcast_bytes_per_s"], strict=True)

@@ -1,5 +1,6 @@
 """The page of peaks: a curve a number format, the memory bandwidth, launches; each beside what is advertised."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,15 @@ def test_the_map_of_a_machine_has_the_bandwidth_of_each_two_ranks(tmp_path: Path
     assert (numbers.count("184"), numbers.count("15")) == (4 + 1, 8 + 1)  # each is in the description, too
     assert in_order(words(html), "15.0 GB/s between ranks 0 and 2", "184 GB/s at the most")
     assert in_order(words(html), "0 1 2 3", "15.0 GB/s", "125 MB")
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, -1.0])
+def test_a_map_leaves_out_what_is_no_rate(rate: float) -> None:
+    some, none = framed(broadcasts(far=rate)), framed(broadcasts(near=rate, far=rate))
+    drawn = between.pair_map("some", between.by_group(some, some.runs))
+    assert drawn is not None
+    assert drawn.csv["ranks"].tolist() == ["0 1", "2 3"]
+    assert between.pair_map("none", between.by_group(none, none.runs)) is None
 
 
 def test_back_ends_are_side_by_side_by_size_within_a_node_and_between_two(tmp_path: Path) -> None:
