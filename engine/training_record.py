@@ -17,7 +17,7 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
-from engine.models.flops import hardware_flops
+from engine.models.flops import step_flops
 from engine.models.mode_choice import GATHERING, ModeName, check_mode, choose_mode
 from engine.models.network import Network
 from engine.optimizer_state import OptimizerName
@@ -82,6 +82,8 @@ class TrainingOptions:
     """recompute each block in the backward"""
     checkpoint_every: Annotated[CheckpointEvery | None, word(read_every, "N|auto")] = None
     """recompute N blocks together, keeping one input per group; auto: N near sqrt(layers)"""
+    checkpoint_blocks: int | None = None
+    """with either of these, recompute so many blocks, the first ones (default: all)"""
     offload: bool = False
     """keep fp32 weights and moments of matrices on the host; micro-batches then add in --reduce-dtype, if given"""
     reduce_dtype: PrecisionName | None = None
@@ -140,6 +142,17 @@ class TrainingOptions:
                 f"--checkpoint-every {every} recomputes {every} blocks together, but {model.name} has {model.layers}: "
                 f"use {model.layers} or fewer, or auto."
             )
+        first = self.checkpoint_blocks
+        if first is not None and not self.recomputed_together:
+            raise UsageError(
+                f"--checkpoint-blocks {first} says how many blocks are recomputed, but none are: add "
+                "--checkpoint-activations or --checkpoint-every."
+            )
+        if first is not None and not 1 <= first <= model.layers:
+            raise UsageError(
+                f"--checkpoint-blocks is a number of blocks from 1 to {model.layers}, all that {model.name} has, but "
+                f"{first} was given."
+            )
         half = self.precision in HALF
         if self.offload and not half:
             raise UsageError(
@@ -159,7 +172,8 @@ class TrainingOptions:
 
 def _recomputing(together: CheckpointEvery) -> dict[str, Any]:
     """Return the options, in the fewest words, that recompute so many blocks together."""
-    return {"checkpoint_activations": together == 1, "checkpoint_every": None if together in (0, 1) else together}
+    found = {"checkpoint_activations": together == 1, "checkpoint_every": None if together in (0, 1) else together}
+    return found if together else found | {"checkpoint_blocks": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +241,15 @@ class Training(RunOptions, OverlapOption):
 
     def recomputing(self, together: CheckpointEvery) -> Self:
         """Return the same training with so many blocks recomputed together."""
-        return replace(self, checkpoint_every=together)
+        return replace(self, checkpoint_every=together, checkpoint_blocks=self.checkpoint_blocks if together else None)
+
+    @property
+    def recomputed_blocks(self) -> int:
+        """Number of blocks, the first ones, that are recomputed in the backward."""
+        if not self.checkpoint_activations:
+            return 0
+        layers = self.model.layers
+        return layers if self.checkpoint_blocks is None else min(self.checkpoint_blocks, layers)
 
     def options_on(self, grid: Grid) -> dict[str, Any]:
         """Return the options as they come out on a grid, for results."""
@@ -249,6 +271,7 @@ class Training(RunOptions, OverlapOption):
             "seed": self.seed,
             "overlap": self.overlap,
             "checkpoint_every": self.checkpoint_group(grid),
+            "checkpoint_blocks": self.checkpoint_blocks,
             "offload": self.offload,
             "mode": self.mode(grid),
         }
@@ -262,24 +285,29 @@ class Training(RunOptions, OverlapOption):
     @property
     def flops(self) -> int:
         """Floating-point operations of a step, with what is recomputed."""
-        return hardware_flops(self.model, self.batch.sequences, recompute=self.checkpoint_activations)
+        return step_flops(self.model, self.batch.sequences, recomputed=self.recomputed_blocks)
+
+    @property
+    def alike(self) -> bool:
+        """Whether a step does the same with each block."""
+        return self.model.network().alike and self.recomputed_blocks in (0, self.model.layers)
 
     def staged(self, grid: Grid) -> Staged:
         """Cut the network into the grid's stages, with what they do when. Raises UsageError for what can't be."""
-        passes, recompute = self.passes(grid), self.checkpoint_activations
-        return staged(self.pipeline, self.model, grid.stages, passes, recompute=recompute)  # type: ignore[arg-type]
+        passes, recomputed = self.passes(grid), self.recomputed_blocks
+        return staged(self.pipeline, self.model, grid.stages, passes, recomputed=recomputed)  # type: ignore[arg-type]
 
     def cut(self, grid: Grid) -> Cut:
         """Cut the network into the grid's stages, without asking which schedule is the fastest."""
-        model, stages, recompute = self.model, grid.stages, self.checkpoint_activations
+        model, stages, recomputed = self.model, grid.stages, self.recomputed_blocks
         if self.pipeline.schedule == AUTO and self.pipeline.stages is None:
-            return cut_evenly(model, stages, recompute=recompute)
+            return cut_evenly(model, stages, recomputed=recomputed)
         return self.staged(grid).cut
 
     def replayed(self, grid: Grid) -> StepSchedule:
         """Return a schedule that depends on no arrivals: what stages do in a simulation by their flops."""
         found = self.staged(grid)
-        times = times_by_flops(found.schedule, self.model, grid.stages, recompute=self.checkpoint_activations)
+        times = times_by_flops(found.schedule, self.model, grid.stages, recomputed=self.recomputed_blocks)
         return Replayed(found.schedule, grid.stages, self.passes(grid), times)
 
     def passes(self, grid: Grid) -> int:

@@ -20,7 +20,8 @@ from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
     from engine.planning.plan import Forecasting
-    from engine.planning.rank import Candidate, Ranking, Workload
+    from engine.planning.rank import Ranking
+    from engine.planning.workload import Candidate, Workload
     from engine.simulator.machine import MachineModel
 
 SHORT = 3

@@ -1,7 +1,7 @@
 """`plan` says which grid to train on, before anything is spent. No torch."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,10 +17,12 @@ from engine.files import write_text
 from engine.loading import loading
 from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
+from engine.models.mode_choice import ModeName
 from engine.options import Bytes, File, check_file, word
 from engine.output import complain, log_to_stderr, say
 from engine.overlap.flags import Pace
 from engine.planning.grids import SearchSpace
+from engine.planning.workload import MODES
 from engine.training.checks import check_cache
 from engine.training.config import MODEL
 from engine.training_record import OverlapOption, PrecisionName, Training, TrainingOptions
@@ -69,8 +71,10 @@ class PlanConfig(TrainingOptions, OverlapOption):
     """sequences a rank takes at once (default: the most that fit in memory)"""
     precision: PrecisionName | None = None  # type: ignore[assignment]
     """bf16 and fp16 keep fp32 masters; fp16 scales its loss (default: bf16, or fp16 without it; fp32 on a CPU)"""
-    checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
-    """recompute each block in the backward, or don't"""
+    checkpoint_activations: Annotated[bool | None, Parameter(negative="--keep-activations")] = None  # type: ignore[assignment]
+    """recompute each block in the backward, or none (default: no more blocks than memory asks for)"""
+    tensor_mode: Literal["any", ModeName] = "any"  # type: ignore[assignment]
+    """any: for each grid the best of 4d, split and 2d; the others as of a training"""
     device_memory: Bytes | None = None
     """of one device (default: as the system's file says)"""
     token_budget: Tokens = None
@@ -156,10 +160,10 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     check_cache(config.overlap, model)
     system = systems.named(config.system)
     system.check_size(devices)
-    config = replace(config, precision=config.precision or _usual_precision(system.device))
-    config.check(model)
+    options, modes, least = _options(config, system.device)
+    options.check(model)
     space = _search_space(config, model)
-    training = Training.of(config, model, Batch(space.check(devices), config.micro_batch))
+    training = Training.of(options, model, Batch(space.check(devices), config.micro_batch), overlap=config.overlap)
     return make_plan(
         training,
         space,
@@ -170,7 +174,22 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         device_memory=config.device_memory,
         token_budget=config.token_budget,
         placement_aware=not config.agnostic,
+        modes=modes,
+        recomputes_least=least,
     )
+
+
+def _options(config: PlanConfig, device: "Device") -> tuple[TrainingOptions, tuple[ModeName, ...], bool]:
+    """Return the options of training, the tensor modes of which each grid has the best, and whether no more blocks are
+    recomputed than memory asks for: where grids are simulated, as far as these are left to the plan.
+    """
+    any_mode, whole = config.tensor_mode == "any", config.checkpoint_activations is None
+    given = {option.name: getattr(config, option.name) for option in fields(TrainingOptions)}
+    given |= {"precision": config.precision or _usual_precision(device)}
+    given |= {"tensor_mode": "auto"} if any_mode else {}
+    given |= {"checkpoint_activations": config.checkpoint_every is None} if whole else {}
+    least = whole and config.simulated and {config.checkpoint_every, config.checkpoint_blocks} == {None}
+    return TrainingOptions(**given), MODES if any_mode and config.simulated else (), least
 
 
 def _usual_precision(device: "Device") -> PrecisionName:
@@ -207,7 +226,7 @@ def _check(config: PlanConfig) -> int:
         raise UsageError(f"--micro-batch is a number from 1 up, but {config.micro_batch} was given.")
     if config.top < 1:
         raise UsageError(f"--top is a number from 1 up, but {config.top} was given.")
-    if config.recomputed_together != 0 and not config.checkpoint_activations:
+    if config.checkpoint_every is not None and config.checkpoint_activations is False:
         raise UsageError("--keep-activations leaves nothing to --checkpoint-every: give one of both.")
     if config.device_memory is not None and not 0 < config.device_memory < inf:
         raise UsageError(f"--device-memory is a positive number, but {config.device_memory:g} was given.")

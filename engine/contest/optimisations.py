@@ -18,7 +18,8 @@ from engine.footprint.memory import Footprint, usable
 from engine.grid import Grid
 from engine.overlap.flags import Overlap, flags, why_useless
 from engine.pipeline.registry import DEFAULT
-from engine.planning.rank import Workload, grid_within_nodes
+from engine.planning.rank import grid_within_nodes
+from engine.planning.workload import Workload
 from engine.training.checks import CheckedRun, ContestSetup, RunKind, check_cache, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training.equality import TOLERANCES, Values, check_steps

@@ -113,7 +113,7 @@ def choose_schedule(training: Training, grid: Grid, device_memory: float, device
 def fastest_by_flops(training: Training, grid: Grid, choices: Iterable[ScheduleChoice]) -> ScheduleChoice:
     """Find the fastest of these by the flops of each stage."""
     model, stages, passes = training.model, grid.stages, training.passes(grid)
-    times = partial(times_by_flops, model=model, stages=stages, recompute=training.checkpoint_activations)
+    times = partial(times_by_flops, model=model, stages=stages, recomputed=training.recomputed_blocks)
     return fastest({choice: choice.make() for choice in choices}, stages, passes, times)[0]
 
 

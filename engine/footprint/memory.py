@@ -52,7 +52,8 @@ def blocks_cached(training: Training, grid: Grid, needed: float, device_memory: 
     each = training.under_way(grid, 0) * grid.shards * training.compute
     network = model.network()
     weights = [
-        sum(p.local_numel(grid) for p in block.placements(network.mode) if p.sharded) for block in network.blocks
+        sum(p.local_numel(grid) for p in block.placements(network.mode) if p.sharded)
+        for block in network.blocks[: training.recomputed_blocks]
     ]
     return cached_blocks(overlap, device_memory, needed, [each * numel for numel in weights])
 
@@ -89,8 +90,8 @@ class Footprint:
         self._device = DEVICES[device]
         self._optimizer = STATES[training.optimizer] if optimizer is None else optimizer
         self._parts = Parts.of(training.model.network())
-        alike = self._parts.network.alike
-        self._kinds = [0 if alike else number for number in range(training.model.layers)]
+        alike, recomputed = self._parts.network.alike, training.recomputed_blocks
+        self._kinds = [(0 if alike else number, number < recomputed) for number in range(training.model.layers)]
         self.error = ERROR if alike else ERROR_OF_UNLIKE
 
     def on(self, grid: Grid) -> Needs:
@@ -112,7 +113,7 @@ class Footprint:
         """Count what ranks of the stages need: of stages that are alike the fullest, with its number."""
         if grid.stages == 1 and self._training.pipeline == DEFAULT:
             return [(0, self._of_stage(grid, Stage((range(self._training.model.layers),))))]
-        fullest: dict[tuple[tuple[int, ...], bool, bool], tuple[int, Stage]] = {}
+        fullest: dict[tuple[tuple[tuple[int, bool], ...], bool, bool], tuple[int, Stage]] = {}
         for number, stage in sorted(enumerate(stages(self._training, grid)), key=lambda it: it[1].kept + it[1].pending):
             fullest[tuple(self._kinds[block] for block in stage.blocks), stage.is_first, stage.is_last] = number, stage
         return [(number, self._of_stage(grid, stage)) for number, stage in fullest.values()]

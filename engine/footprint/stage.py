@@ -159,6 +159,8 @@ class StageCount:
         self._stage = stage
         self._compute, self._wide, self._group = training.compute, training.wide, training.checkpoint_group(grid)
         self._several = self._share / self._at_once * len(stage.chunks) > 1
+        self._recomputed = sum(number < training.recomputed_blocks for number in stage.blocks)
+        """blocks of the stage, the first ones, that are recomputed"""
         overlap = training.overlap
         sections = [network.blocks[number].section for number in stage.blocks]
         kinds = {id(section): section for section in sections}
@@ -175,10 +177,12 @@ class StageCount:
         self._each = self._compute if gathers else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
         self._window = overlap.reduce_window if overlap.ors and gathers else 0
-        self._again = self._group > 0 or grid.stages > 1
+        self._holding = len(sections) if grid.stages > 1 else self._recomputed
+        """first block that holds its gathered weights from forward to backward, as all after it do"""
         cached = self._group > 0 and gathers and overlap.cache != AUTO
-        self._cached = min(int(overlap.cache), len(sections)) if cached else 0
-        self._cache = self._each * sum(tiles.gathered for tiles in self._tiles[len(self._tiles) - self._cached :])
+        self._uncached = self._recomputed - (min(int(overlap.cache), self._recomputed) if cached else 0)
+        """first block whose gathered weights are cached, as those of all after it that are recomputed"""
+        self._cache = self._each * sum(tiles.gathered for tiles in self._tiles[self._uncached : self._recomputed])
         copies = (2 if self._device.exchanges else 1) + 1 / grid.shards
         self._flight = self._scattered * copies if gathers else 0.0
         """Bytes of an element whose contribution is in flight: what is sent, what comes in, and the sum."""
@@ -257,16 +261,14 @@ class StageCount:
         """Count what the first blocks keep for the backward, of none to all: of groups that are recomputed their input,
         and what is left there for later blocks.
         """
-        if not self._group:
-            return [0.0, *accumulate(block.kept for block in self._blocks)]
         features = [prod(carried[0].shape) for carried in self._network.boundaries]
         kept = set[int]()
         found = [0.0]
-        for place, number in enumerate(self._stage.blocks):
+        for place, number in enumerate(self._stage.blocks[: self._recomputed]):
             new = {number, *self._waiting[number]} - kept if place % self._group == 0 else ()
             kept.update(new)
             found.append(found[-1] + sum(self._features(features[boundary], self._streams) for boundary in new))
-        return found
+        return [*found[:-1], *accumulate((block.kept for block in self._blocks[self._recomputed :]), initial=found[-1])]
 
     def _logits(self, element: int) -> float:
         """Count the bytes of all logits, in elements of so many bytes."""
@@ -326,7 +328,7 @@ class StageCount:
     def _at_head(self) -> Iterator[Moment]:
         """Yield the loss, which takes some rows of logits at a time, and the backward of the product before it."""
         inputs, head, last = self._inputs()[-1] + self._head_bytes.kept, self._each * self._head, self._tiles[-1]
-        waiting = 0.0 if self._again else self._each * sum(tiles.gathered for tiles in self._tiles)
+        waiting = self._each * sum(tiles.gathered for tiles in self._tiles[self._holding :])
         weights = waiting + head + self._ahead(last.sharded[::-1])
         logits = self._logits(self._compute)
         casts = self._device.casts_whole if self._grid[self._mode.inner.features] == 1 else self._device.casts_split
@@ -345,25 +347,28 @@ class StageCount:
 
     def _at_blocks(self) -> Iterator[Moment]:
         """Yield the backward of the first and the last block, and of the last of a group before that."""
-        last, group, inputs = len(self._blocks) - 1, self._group, self._inputs()
-        ends = {0, last, *({min(group - 1, last), last // group * group - 1} if group else ())}
-        cached = len(self._blocks) - self._cached
+        last, again, inputs = len(self._blocks) - 1, self._recomputed, self._inputs()
+        ends = {0, last}
+        if again:
+            size, end = self._group, again - 1
+            ends |= {min(size - 1, end), end // size * size - 1, end}
         other_pass = self._first() if self._several else []
         for place in sorted(ends) if self._network.alike else range(last + 1):
             if place < 0:
                 continue
+            group = self._group if place < again else 0
             first = place // group * group if group else place
             block, tiles = self._blocks[place], self._tiles[place].sharded
             activations = inputs[first] + block.kept + self._left(place + 1)
             if group:
                 activations += sum(each.kept for each in self._blocks[first:place])
-            waiting = self._tiles[first if group else 0 : 0 if self._again and not group else place]
-            uncached = min(first, cached) if self._again else 0
+            waiting = self._tiles[first if group else self._holding : place]
+            uncached = first if again < first <= self._holding else min(first, self._uncached)
             before = self._tiles[uncached - 1].sharded if uncached else []
             ahead = self._ahead([*before, *other_pass])
-            cache = self._each * sum(each.gathered for each in self._tiles[cached:first])
+            cache = self._each * sum(each.gathered for each in self._tiles[self._uncached : min(first, again)])
             above = [*chain(*(each.sharded for each in self._tiles[place + 1 : place + 3])), self._head, *other_pass]
-            used = tiles[:-1] if group or not self._again else tiles[-2:-1]
+            used = tiles[:-1] if group or place >= self._holding else tiles[-2:-1]
             weights = self._each * (sum(each.gathered for each in waiting) + sum(used)) + ahead
             sent = self._in_flight([*tiles[-1:], *above]) + self._summing(place + 1)
             if not self._stage.deferring:

@@ -28,7 +28,7 @@ class Conv2dFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Conv2d") -> Tensor:
         W = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
-        ctx.save_for_backward(inputs, None if layer.schedule.gathers_again else W)  # line 5
+        ctx.save_for_backward(inputs, W if layer.schedule.keeps(layer.sharded) else None)  # line 5
         ctx.layer = layer
         bias_N = None if bias is None else layer.schedule.cast(bias)
         return F.conv2d(inputs, W, bias_N, layer.stride, layer.padding)  # line 3

@@ -27,7 +27,7 @@ class Matmul3D(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:
         I_MK = inputs.detach().flatten(0, -2)  # as a view of inputs it would keep their graph
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
-        ctx.save_for_backward(I_MK, None if layer.schedule.gathers_again else W_NK)  # line 5
+        ctx.save_for_backward(I_MK, W_NK if layer.schedule.keeps(layer.sharded) else None)  # line 5
         ctx.layer, ctx.shape = layer, inputs.shape
         bias_N = None if bias is None else layer.schedule.cast(bias)
         O_MN = matmul.forward(I_MK, W_NK, bias_N, layer.kernels.forward)  # line 3

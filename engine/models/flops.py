@@ -36,7 +36,6 @@ nor waves have gradients. Each rank of y repeats 3 (4 B P^2 n), and each of x bo
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 
 from engine.grid import SPLITTING_FEATURES, Grid
@@ -46,35 +45,17 @@ from engine.models.operations import Attention, Linear, Operation
 from engine.tensor_mode import ALGORITHM_1, Side, TensorMode
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardFlops:
-    """Flops of one forward pass of the whole job through blocks, which activation checkpointing runs once more."""
-
-    blocks: int
-    repeated: int
-    """Part that is run again by each rank that has the same inner features."""
-
-
-def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
-    """Count by the equations above for so many sequences."""
-    network, sequence = model.network(), model.sequence
-    sections = [section for section in network.sections if section.recomputed]
-    forward = sum(section.repeat * _forward(section, sequence) for section in sections)
-    repeated = sum(section.repeat * _of(section, section.of_kind(Attention), sequence) for section in sections)
-    return ForwardFlops(sequences * forward, sequences * repeated)
-
-
-def split_step_flops(model: Architecture, *, recompute: bool) -> tuple[int, list[int], int]:
+def split_step_flops(model: Architecture, *, recomputed: int) -> tuple[int, list[int], int]:
     """Count the flops of a step of one sample: of all that comes before the blocks, of each block, and of all that
-    comes after them. recompute: with the second forward of checkpointed blocks.
+    comes after them. recomputed: blocks, the first ones, that run forward twice.
     """
     network, sequence = model.network(), model.sequence
     before, after = (sum(_both_ways(section, sequence) for section in some) for some in network.around)
     blocks: list[int] = []
-    for section in network.sections:
+    for section, again in network.run_twice(recomputed):
         if section.recomputed:
-            again = _forward(section, sequence) if recompute else 0
-            blocks += section.repeat * [_both_ways(section, sequence) + again]
+            once = _both_ways(section, sequence)
+            blocks += again * [once + _forward(section, sequence)] + (section.repeat - again) * [once]
     return before, blocks, after
 
 
@@ -92,32 +73,43 @@ def _both_ways(section: Section, sequence: int) -> int:
     return 3 * _forward(section, sequence) - _of(section, of_data, sequence)
 
 
-def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
-    """Count the flops of one step of the whole job. recompute: with the second forward of checkpointed blocks."""
-    before, blocks, after = split_step_flops(model, recompute=recompute)
+def step_flops(model: Architecture, sequences: int, *, recomputed: int) -> int:
+    """Count the flops of one step of the whole job. recomputed: blocks, the first ones, that run forward twice."""
+    before, blocks, after = split_step_flops(model, recomputed=recomputed)
     return sequences * (before + sum(blocks) + after)
+
+
+def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
+    """Count the flops of one step of the whole job. recompute: with the second forward of all blocks."""
+    return step_flops(model, sequences, recomputed=model.layers if recompute else 0)
 
 
 def model_flops(model: Architecture, sequences: int) -> int:
     """Count the flops of one step of the whole job that the mathematics asks for: nothing recomputed."""
-    return hardware_flops(model, sequences, recompute=False)
+    return step_flops(model, sequences, recomputed=0)
 
 
 def repeated_flops(
-    model: Architecture, sequences: int, grid: Grid, *, recompute: bool, mode: TensorMode = ALGORITHM_1
+    model: Architecture, sequences: int, grid: Grid, *, recomputed: int, mode: TensorMode = ALGORITHM_1
 ) -> int:
-    """Count the flops of one step of the whole job that ranks run on top of `hardware_flops`, and no utilisation
+    """Count the flops of one step of the whole job that ranks run on top of `step_flops`, and no utilisation
     counts.
 
     In Algorithm 1 all Gy ranks hold the same activations between the sum over y that ends a projection and the next
     product, so attention runs Gy times over; and so does a product before or after the blocks along an axis that splits
     nothing of it. With activations split as well nothing is repeated.
     """
-    repeated = (mode.repeats(Side.INNER, grid) - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated
-    for section in (section for some in model.network().around for section in some):
+    network, sequence = model.network(), model.sequence
+    attention = sum(
+        (3 * section.repeat + again) * _of(section, section.of_kind(Attention), sequence)
+        for section, again in network.run_twice(recomputed)
+        if section.recomputed
+    )
+    repeated = (mode.repeats(Side.INNER, grid) - 1) * sequences * attention
+    for section in (section for some in network.around for section in some):
         for linear in section.of_kind(Linear):
             split = mode.split(linear.sides)
             times = prod(grid[axis] for axis in SPLITTING_FEATURES if axis not in split)
-            of_one = _of(section, [linear], model.sequence) * (2 if linear.reads_data else 3)
+            of_one = _of(section, [linear], sequence) * (2 if linear.reads_data else 3)
             repeated += (times - 1) * sequences * of_one
     return repeated

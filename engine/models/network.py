@@ -163,6 +163,15 @@ class Network:
         """Tokens of a sample that blocks pass on."""
         return {boundary[0].shape[0] for boundary in self.boundaries}
 
+    def run_twice(self, recomputed: int) -> Iterator[tuple[Section, int]]:
+        """Yield each section with the number of its repeats that run forward twice, where so many blocks, the first
+        ones, are recomputed.
+        """
+        for section in self.sections:
+            again = min(recomputed, section.repeat) if section.recomputed else 0
+            recomputed -= again
+            yield section, again
+
     @property
     def alike(self) -> bool:
         """Whether all blocks are the same but for their numbers."""

@@ -22,6 +22,8 @@ class SerialModel(nn.Module):
     recomputed_together = 0
     """number of blocks that run again together in the backward, of which only the input is kept (axonn-ipdps22 V-A);
     0 keeps all that blocks compute"""
+    recomputed_blocks: int | None = None
+    """number of blocks, the first ones, of which that is so; None for all"""
     own_rows: Rows | None = None
     """rows of the stream that a rank has, where these aren't all"""
 
@@ -58,18 +60,21 @@ class SerialModel(nn.Module):
         return self.end(self.run_blocks(self.begin(*inputs, at=at), at, range(len(self.blocks))), at)
 
     def run_blocks(self, state: State, at: Pass, numbers: Iterable[int]) -> State:
-        """Compute the output of these blocks one after the other, in groups where they are checkpointed: the last of
-        these may be a shorter one.
+        """Compute the output of these blocks one after the other, those that are checkpointed in groups, of which the
+        last may be a shorter one.
         """
         beside = self.beside(state if isinstance(state, Tensor) else state[0], at)
-        blocks = [self.blocks[number] for number in numbers]
-        together = self.recomputed_together
-        if not (together and torch.is_grad_enabled()):
-            return _one_by_one(state, blocks, beside)
-        for first in range(0, len(blocks), together):
-            group = blocks[first : first + together]
+        again, once = list[nn.Module](), list[nn.Module]()
+        for number in numbers:
+            (again if torch.is_grad_enabled() and self.recomputes(number) else once).append(self.blocks[number])
+        for first in range(0, len(again), self.recomputed_together or 1):
+            group = again[first : first + self.recomputed_together]
             state = checkpoint(_one_by_one, state, group, beside, use_reentrant=False, preserve_rng_state=False)
-        return state
+        return _one_by_one(state, once, beside)
+
+    def recomputes(self, number: int) -> bool:
+        """Say whether a block, by its number, is recomputed in the backward."""
+        return bool(self.recomputed_together) and (self.recomputed_blocks is None or number < self.recomputed_blocks)
 
 
 def _one_by_one(state: State, blocks: Iterable[nn.Module], beside: tuple[object, ...]) -> State:

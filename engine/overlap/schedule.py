@@ -52,16 +52,16 @@ class WeightSchedule:
         overlap: Overlap,
         elements: Elements | None = None,
         *,
-        gathers_again: bool = False,
+        gathered_again: Collection[ShardedWeight] = (),
         partial: Mapping[nn.Parameter, tuple[Axis, ...]] = MappingProxyType({}),
     ) -> None:
         """Lay the parameters out. elements: where all of them lie, in this order; else they are moved into one tensor.
         partial: axes of replicated ones of whose gradients ranks have parts.
 
-        gathers_again: whether a layer's backward gathers the weight again instead of keeping it from the forward, for
+        gathered_again: weights that a layer's backward gathers again instead of keeping them from the forward, for
         several passes under way at once.
         """
-        self.gathers_again = gathers_again and comm.grid.shards > 1
+        self._gathered_again = frozenset(gathered_again) if comm.grid.shards > 1 else frozenset[ShardedWeight]()
         self.overlap = overlap
         self._in_step = self.deferring = False
         """whether backwards of the step leave the weight gradients of layers to weight tasks"""
@@ -81,6 +81,10 @@ class WeightSchedule:
     def gather(self, weight: ShardedWeight) -> Tensor:
         """Gather the weight's tile [n, k] in the compute dtype."""
         return weight.tile(self._prefetch.gather(weight))
+
+    def keeps(self, weight: ShardedWeight) -> bool:
+        """Say whether a layer keeps the weight's tile for its backward, and doesn't gather it again."""
+        return weight not in self._gathered_again
 
     def cast(self, parameter: nn.Parameter) -> Tensor:
         """Return a replicated parameter in the compute dtype, apart from autograd."""

@@ -273,8 +273,8 @@ class ParallelModel(nn.Module):
         return self.module.recomputed_together > 0 and self.comm.grid.shards > 1
 
     def cache_blocks(self, count: int) -> None:
-        """Keep the gathered weights of the last blocks, which the backward needs first, until the recomputation (par4d
-        IV-D).
+        """Keep the gathered weights of the last blocks that are recomputed, which the backward needs first, until then
+        (par4d IV-D).
 
         Without activation checkpointing, or without shards, there is nothing to keep. Raises RuntimeError in a step.
         """
@@ -289,7 +289,9 @@ class ParallelModel(nn.Module):
 
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
         of_blocks = (
-            [m.sharded for m in block.modules() if isinstance(m, ShardedLinear)] for block in self.module.blocks
+            [m.sharded for m in block.modules() if isinstance(m, ShardedLinear)]
+            for number, block in enumerate(self.module.blocks)
+            if self.module.recomputes(number)
         )
         return [weights for weights in of_blocks if weights]
 

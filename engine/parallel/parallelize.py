@@ -21,6 +21,8 @@ from engine.layers.passes import Rows
 from engine.layers.registry import layer_of_grid
 from engine.models.adapters.library import WeightLoader, adapt
 from engine.models.architecture import Architecture
+from engine.models.network import Network
+from engine.models.serial import SerialModel
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import Elements, ShardedWeight, in_order, on_host
@@ -41,6 +43,7 @@ def parallelize(
     seed: int,
     overlap: Overlap = ALL,
     checkpoint_every: int = 0,
+    checkpoint_blocks: int | None = None,
     device: torch.device | str = "cpu",
     kernels: Mapping[str, Kernels] = MappingProxyType({}),
     loader: WeightLoader | None = None,
@@ -52,10 +55,10 @@ def parallelize(
 
     network: an architecture, or a network of transformers, litgpt or diffusers, whose weights are taken unless it is on
     the meta device. The same seed gives the same global weights on every grid, whatever the precision; on the meta
-    device there are none. checkpoint_every: blocks that are recomputed together, 0 for none. kernels: how linear layers
-    multiply, by the name of the layer. loader: gives the weights instead. cut: into the grid's stages (default: of
-    equal time). offload: whether sharded weights lie in the host's memory, and on the device a copy in the compute
-    dtype. mode: how activations lie.
+    device there are none. checkpoint_every: blocks that are recomputed together, 0 for none. checkpoint_blocks: number
+    of those that are, the first ones, None for all. kernels: how linear layers multiply, by the name of the layer.
+    loader: gives the weights instead. cut: into the grid's stages (default: of equal time). offload: whether sharded
+    weights lie in the host's memory, and on the device a copy in the compute dtype. mode: how activations lie.
 
     Of the overlap, cache="auto" is left to ParallelModel.cache_blocks. Raises UsageError if the grid doesn't divide the
     network or no adapter knows it, ValueError for a layer that there is none of on the grid.
@@ -65,6 +68,7 @@ def parallelize(
     architecture.check(grid)
     model = without_values(architecture)
     model.recomputed_together = checkpoint_every
+    model.recomputed_blocks = checkpoint_blocks
     if mode.stream.rows or mode.inner.rows:
         model.own_rows = Rows(grid.position(coords, mode.stream.rows), prod(grid[axis] for axis in mode.stream.rows))
     ties = architecture.ties
@@ -73,7 +77,9 @@ def parallelize(
     placements = {
         name: replace(placement, column_major=name in column_major) for name, placement in table.placements().items()
     }
-    cut = cut or cut_evenly(architecture, grid.stages, recompute=checkpoint_every > 0)
+    cut = cut or cut_evenly(
+        architecture, grid.stages, recomputed=sum(map(model.recomputes, range(architecture.layers)))
+    )
     stage = coords[CUTTING_STAGES]
     held = cut.parameters(table, stage)
     copies = [name for name, own in cut.parameters(table, cut.stages - 1).items() if not own]
@@ -113,7 +119,7 @@ def parallelize(
         precision,
         overlap,
         lie,
-        gathers_again=cut.stages > 1 and not checkpoint_every,
+        gathered_again=_gathered_again(model, table, weights) if cut.stages > 1 else (),
         partial={parameters[name]: placement.partial for name, placement in ours.items() if placement.partial},
     )
 
@@ -142,6 +148,21 @@ def parallelize(
     parallel = ParallelModel(model, comm, parts, schedule)
     parallel.switch(overlap)
     return parallel
+
+
+def _gathered_again(model: SerialModel, table: Network, weights: Mapping[str, ShardedWeight]) -> list[ShardedWeight]:
+    """List the weights that a stage doesn't keep while several passes are under way: those of blocks that aren't
+    recomputed, and where none is, all.
+    """
+    kept = {
+        placed.name
+        for number, block in enumerate(table.blocks)
+        if model.recomputes(number)
+        for placed in block.placements(table.mode)
+    }
+    if model.recomputed_together:
+        kept |= {placed.name for placed in table.rest}
+    return [weight for name, weight in weights.items() if name not in kept]
 
 
 def _of_layer(values: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:

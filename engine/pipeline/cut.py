@@ -70,13 +70,14 @@ class Cut:
         return {placed.name: owners[placed.name] == stage for placed in self.held(network, stage)}
 
 
-def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: bool) -> Cut:
+def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recomputed: int) -> Cut:
     """Cut so that the slowest part takes the least time, and of such ways most evenly; later parts have what is over.
 
-    recompute: whether blocks run forward once more in the backward. Raises UsageError with fewer blocks than parts.
+    recomputed: blocks, the first ones, that run forward once more in the backward. Raises UsageError with fewer blocks
+    than parts.
     """
     _check_blocks(model, stages, chunks)
-    before, blocks, after = split_step_flops(model, recompute=recompute)
+    before, blocks, after = split_step_flops(model, recomputed=recomputed)
     fairest = _fairest if len(set(blocks)) == 1 else _fairest_of_unlike
     return _as_cut(fairest(before, tuple(blocks), after, stages * chunks), stages)
 

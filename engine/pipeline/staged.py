@@ -42,10 +42,10 @@ class Staged:
 
 
 @cache
-def staged(options: PipelineOptions, model: Architecture, stages: int, passes: int, *, recompute: bool) -> Staged:
+def staged(options: PipelineOptions, model: Architecture, stages: int, passes: int, *, recomputed: int) -> Staged:
     """Cut the network and choose the schedule. Raises UsageError for what can't be.
 
-    recompute: whether blocks run forward once more in the backward.
+    recomputed: blocks, the first ones, that run forward once more in the backward.
     """
     choice = ScheduleChoice(options.schedule, options.pipeline_limit, options.weight_limit, options.chunks)
     if choice.name == AUTO and choice.settings:
@@ -54,16 +54,16 @@ def staged(options: PipelineOptions, model: Architecture, stages: int, passes: i
     if stages == 1:
         return _whole(options, model, choice)
     if model.layers < stages:
-        cut_evenly(model, stages, recompute=recompute)  # which says so
+        cut_evenly(model, stages, recomputed=recomputed)  # which says so
     if choice.name == AUTO:
-        times = partial(times_by_flops, model=model, stages=stages, recompute=recompute)
+        times = partial(times_by_flops, model=model, stages=stages, recomputed=recomputed)
         choice = fastest(candidates(stages, passes, model.layers), stages, passes, times)[0]
     schedule = choice.make()
     schedule.check(stages, passes)
     if options.stages is not None:
         cut = cut_by_hand(options.stages, model, stages, schedule.chunks)
     else:
-        cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
+        cut = cut_evenly(model, stages, schedule.chunks, recomputed=recomputed)
     return Staged(cut, schedule, choice)
 
 
@@ -78,16 +78,18 @@ def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice
     return Staged(Cut.none(model.layers), schedule, choice)
 
 
-def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:
+def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recomputed: int) -> Times:
     """Return the times of a stage's tasks, a mean forward of all stages taking 1."""
-    cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
-    before, of_blocks, after = split_step_flops(model, recompute=False)
+    cut = cut_evenly(model, stages, schedule.chunks, recomputed=recomputed)
+    before, of_blocks, after = split_step_flops(model, recomputed=0)
     mean = (before + sum(of_blocks) + after) / stages
 
     def part_s(stage: int, direction: Direction) -> float:
-        blocks = sum(of_blocks[number] for number in chain(*cut.blocks[stage]))
+        numbers = list(chain(*cut.blocks[stage]))
+        blocks = sum(of_blocks[number] for number in numbers)
         around = before * (stage == 0) + after * (stage == stages - 1)
-        again = blocks if recompute and direction is Direction.BACKWARD else 0
+        backward = direction is Direction.BACKWARD
+        again = sum(of_blocks[number] for number in numbers if number < recomputed) if backward else 0
         return (blocks + around + again) / mean
 
     return times_of(schedule, part_s, lambda stage, direction: Transit(0.0, TRANSIT))

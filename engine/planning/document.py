@@ -1,6 +1,6 @@
 """Schema of a plan: the question, the rule by which grids were ranked, the best of them, and the machine planned on."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
@@ -9,7 +9,8 @@ from engine.data.dataset import Samples
 from engine.footprint.memory import RESERVE
 from engine.grid import Axis
 from engine.models.flops import model_flops
-from engine.planning.rank import Candidate, Workload
+from engine.pipeline.registry import ScheduleChoice
+from engine.planning.workload import Candidate, Workload
 from engine.result import metrics
 from engine.result.provenance import processor, processor_name
 from engine.result.schema.step import GridText, Timeline
@@ -137,6 +138,8 @@ class Row(Record):
     """of a pipeline"""
     tensor_mode: str = ALGORITHM_1.name
     """older plans lack it"""
+    recomputed_blocks: int | None = None
+    """blocks, the first ones, that are recomputed, where the plan chose how many"""
     peak_bytes: int | None = None
     """peak memory of the trace"""
     cached_blocks: int | None = None
@@ -170,6 +173,8 @@ class GridPlan(Document):
     sequences: int
     tokens: int
     training: TrainingOptions
+    recomputes_least: bool = False
+    """whether each grid recomputes no more blocks than memory asks for"""
     overlap: str
     token_budget: float | None = None
     """tokens to train on in all, if that is known"""
@@ -201,10 +206,23 @@ class GridPlan(Document):
     @property
     def activations(self) -> str:
         """Treatment of activations, in words."""
-        together = self.training.recomputed_together
+        together, first = self.training.recomputed_together, self.training.checkpoint_blocks
         if together == 0:
             return "kept"
-        return "recomputed" if together == 1 else f"recomputed (--checkpoint-every {together})"
+        what = "recomputed where memory asks" if self.recomputes_least else "recomputed"
+        if first is not None:
+            what += f" in {first} blocks"
+        return what if together == 1 else f"{what} (--checkpoint-every {together})"
+
+    def words(self, row: Row) -> list[str]:
+        """Return the options of a training on a grid as it is planned."""
+        options = replace(self.training, tensor_mode=row.tensor_mode)  # type: ignore[arg-type]
+        if row.recomputed_blocks is not None:
+            options = replace(
+                options.recomputing(int(row.recomputed_blocks > 0)), checkpoint_blocks=row.recomputed_blocks or None
+            )
+        schedule = ScheduleChoice.parse(row.schedule).words if row.schedule else ()
+        return ["--grid", row.grid, "--micro-batch", str(row.micro_batch), *schedule, *options.words()]
 
     def to_json(self) -> str:
         """Write the text of the file, without what isn't known."""
@@ -221,7 +239,7 @@ def row(
     peak_flops: float | None = None,
 ) -> Row:
     """Make the row of a candidate, with times and utilisations where it has a forecast."""
-    training, needs, grid = workload.training, candidate.needs, candidate.grid
+    training, needs, grid = candidate.training, candidate.needs, candidate.grid
     model, sequences, device_memory = training.model, training.batch.sequences, workload.device_memory
     costs = tuple(
         Cost(equation=equation, axis=axis, equations_s=seconds, as_run_s=candidate.as_run[equation, axis])
@@ -253,7 +271,8 @@ def row(
         place=place,
         grid=str(grid),
         micro_batch=candidate.micro,
-        tensor_mode=workload.in_micro_batches(candidate.micro).mode(grid).name,
+        tensor_mode=training.mode(grid).name,
+        recomputed_blocks=training.recomputed_blocks if workload.recomputes_least else None,
         equations_s=candidate.equations_s,
         as_run_s=candidate.as_run_s,
         costs=costs,

@@ -135,11 +135,11 @@ class _Part:
     """
 
     layer: Layer
-    gathers: int
+    gathers: float
     sums: float
 
 
-def panels_s(layer: Layer, mode: TensorMode, grid: Grid, links: Links, forwards: int) -> Mapping[Axis, float]:
+def panels_s(layer: Layer, mode: TensorMode, grid: Grid, links: Links, forwards: float) -> Mapping[Axis, float]:
     """Return the seconds in which SUMMA sends the panels of a layer, by axis, one after the other.
 
     Of the three products, the first run forwards times, each broadcasts along one axis and broadcasts or sums along the
@@ -173,8 +173,8 @@ class Costs:
         back.
         """
         mode = self._network.mode
-        for section in self._network.sections:
-            again = 2 if training.checkpoint_activations and section.recomputed else 1
+        for section, run_twice in self._network.run_twice(training.recomputed_blocks):
+            again = 1 + run_twice / section.repeat
             last = _last_needed(section)
             for place, op in enumerate(section.operations):
                 tokens = section.tokens_of(op, model.sequence)
@@ -197,17 +197,20 @@ class Costs:
         """Price as the engine runs, in micro-batches of so many sequences.
 
         Every micro-batch gathers the weights and scatters their gradients. Recomputation gathers weights and sums
-        outputs once more. The sum over data runs once a step and is priced layer by layer, although the engine puts
-        small layers into one bucket, which has less latency.
+        outputs once more. With split activations half of each sum scatters, outputs in the forward and gradients of
+        inputs in the backward, and the other half gathers: inputs, and gradients of outputs. The sum over data runs
+        once a step and is priced layer by layer, although the engine puts small layers into one bucket, which has less
+        latency.
         """
         micros = self._sequences // (grid.batch_split * micro)
+        mode = self._training.mode(grid, self._network)
 
         def times(part: _Part) -> dict[Callable[[Layer, Grid, Links], float], float]:
             return {
                 all_gather_z: micros * part.gathers,
                 reduce_scatter_z: micros,
-                all_reduce_y: micros * part.sums,
-                all_reduce_x: micros,
+                all_reduce_y: micros * ((part.sums + 1) / 2 if mode.gathers else part.sums),
+                all_reduce_x: micros * ((part.gathers + mode.gathers_again + 1) / 2 if mode.gathers else 1),
                 all_reduce_data: 1,
             }
 
@@ -250,8 +253,8 @@ class Costs:
 
     def _cut(self, stages: int) -> Cut:
         if stages not in self._cuts:
-            recompute = self._training.checkpoint_activations
-            self._cuts[stages] = cut_evenly(self._training.model, stages, recompute=recompute)
+            recomputed = self._training.recomputed_blocks
+            self._cuts[stages] = cut_evenly(self._training.model, stages, recomputed=recomputed)
         return self._cuts[stages]
 
 

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from engine.grid import CUTTING_STAGES, Axis, Grid
 from engine.output import columns
-from engine.pipeline.registry import ScheduleChoice
 from engine.planning.document import GridPlan, PlannedMemory, Row, describe
 from engine.planning.equations import (
     MESSAGES,
@@ -68,6 +67,7 @@ COLUMNS: tuple[Column, ...] = (
     ("micro-", "batch", lambda row: f"{row.micro_batch}"),
     ("", "schedule", lambda row: row.schedule),
     ("tensor", "mode", lambda row: None if row.tensor_mode == ALGORITHM_1.name else row.tensor_mode),
+    ("blocks re-", "computed", lambda row: None if row.recomputed_blocks is None else f"{row.recomputed_blocks}"),
     ("time per", "batch", lambda row: _seconds(row.time_s)),
     ("", "interval", _interval),
     ("exposed", "comm.", lambda row: None if row.exposed_s is None else _seconds(sum(row.exposed_s.values()))),
@@ -140,8 +140,7 @@ def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidth
             f"A batch takes {_seconds(row.time_s)}: {_seconds(row.compute_s)} of compute, which hides "
             f"{_seconds(row.hidden_s)} of communication; exposed: {exposed}."
         )
-    if row.schedule is not None:
-        lines.append(f"Its stages work by {' '.join(ScheduleChoice.parse(row.schedule).words)}.")
+    lines.append(f"A training takes it by {' '.join(plan.words(row))}.")
     used = [axis for axis in Axis if grid[axis] > 1]
     lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in used]
     lines += _summed(row, grid, plan.precision)
@@ -212,6 +211,10 @@ def _compared(row: Row, after: Row) -> list[str]:
         lines.append(f"It needs {abs(memory) / 1e9:.3g} GB {'more' if memory > 0 else 'less'} on each device.")
     if row.micro_batch != after.micro_batch:
         lines.append(f"Its micro-batches are of {after.micro_batch}, not {row.micro_batch}.")
+    if row.recomputed_blocks != after.recomputed_blocks:
+        lines.append(f"It recomputes {after.recomputed_blocks} blocks, not {row.recomputed_blocks}.")
+    if row.tensor_mode != after.tensor_mode:
+        lines.append(f"Its tensor mode is {after.tensor_mode}, not {row.tensor_mode}.")
     return lines
 
 

@@ -11,9 +11,11 @@ from engine.errors import UsageError
 from engine.footprint.fit import check_host_memory, offloaded_bytes
 from engine.footprint.memory import USABLE, Needs
 from engine.grid import Grid
+from engine.models.mode_choice import ModeName
 from engine.planning.document import GridPlan, origin, row
 from engine.planning.grids import SearchSpace
-from engine.planning.rank import Candidate, Ranking, Workload, pipelines, rank
+from engine.planning.rank import Ranking, pipelines, rank
+from engine.planning.workload import Candidate, Workload
 from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths, papers_links
 from engine.simulator.machine import MachineModel
 from engine.training_record import Training
@@ -38,11 +40,14 @@ def make_plan(
     device_memory: float | None = None,
     token_budget: float | None = None,
     placement_aware: bool = True,
+    modes: tuple[ModeName, ...] = (),
+    recomputes_least: bool = False,
 ) -> tuple[GridPlan, Bandwidths]:
     """Plan so many of the best grids; return the plan and the system's bandwidths. Raises UsageError if none fits.
 
     training: its batch is the one that the devices can share, of those near the one of the search space. forecast:
-    without it grids are ordered by the papers' equations, and none has several stages.
+    without it grids are ordered by the papers' equations, and none has several stages. modes: of which each grid has
+    the best; none leaves the training's. recomputes_least: whether blocks are recomputed as far as memory asks alone.
     """
     model, sequences = training.model, training.batch.sequences
     measured = systems.measured(system.name)
@@ -50,7 +55,15 @@ def make_plan(
     machine = MachineModel.of(system, training.precision, measured, devices) if forecast else None
     links = machine.bandwidths if machine else bandwidths(system, measured)
     ranks, host = min(devices, links.devices_per_node), system.node.memory_bytes
-    workload = Workload(training, memory, system.device.kind, host_memory=host.value / ranks if host else None)
+    workload = Workload(
+        training,
+        memory,
+        system.device.kind,
+        host_memory=host.value / ranks if host else None,
+        modes=modes,
+        recomputes_least=recomputes_least,
+        flops_per_s=machine.empirical_peak if machine else 0.0,
+    )
     grids = space.grids(devices, sequences)
     taken = links if placement_aware else agnostic(links.inter)
     ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, maybe=machine is not None)
@@ -59,8 +72,7 @@ def make_plan(
     if not in_stages and space.stages not in (None, 1):
         raise space.no_stages(devices)
     if machine:
-        compute_s = training.flops / (devices * machine.empirical_peak)
-        ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_per_core)
+        ranked = pipelines(workload, in_stages, machine.links, machine.ranks_per_core)
         ranking = replace(ranking, pipelines=ranked)
     if not (ranking.candidates or ranking.pipelines):
         if host:
@@ -85,6 +97,7 @@ def make_plan(
         sequences=sequences,
         tokens=sequences * model.sequence,
         training=training.asked(),
+        recomputes_least=recomputes_least,
         overlap=str(training.overlap),
         token_budget=token_budget,
         placement_aware=placement_aware,
@@ -108,7 +121,7 @@ def make_plan(
 def refusal(workload: Workload, space: SearchSpace, grids: Sequence[Grid], devices_per_node: int) -> UsageError:
     """Make the error of a workload that fits on none of these grids, which all have as many devices."""
     smallest = space.micro or 1
-    least: dict[Grid, Needs] = {grid: workload.needs(grid, smallest) for grid in grids}
+    least: dict[Grid, Needs] = {grid: workload.least(grid)[1] for grid in grids}
     grid = min(least, key=lambda grid: (least[grid].total, grid.data))
     needs, usable, memory = least[grid], workload.usable, workload.device_memory or 0.0
     fitting = fewest(workload, space, devices_per_node)
@@ -131,14 +144,14 @@ def nearest(workload: Workload, space: SearchSpace, devices: int, devices_per_no
     """Find a grid on which the workload fits of as nearly so many devices as whole nodes allow, up to half as many more
     or fewer; None if there is none.
     """
-    smallest, nodes = space.micro or 1, devices / devices_per_node
+    nodes = devices / devices_per_node
     for away in range(devices // devices_per_node // 2 + 1):
         for number in dict.fromkeys((ceil(nodes) + away, floor(nodes) - away)):
             ranks = number * devices_per_node
             if ranks == devices or ranks < 1 or (sequences := space.batch(ranks)) is None:
                 continue
             for grid in space.grids(ranks, sequences):
-                if workload.needs(grid, smallest).total <= workload.usable:
+                if workload.least(grid)[1].total <= workload.usable:
                     return grid
     return None
 
@@ -146,12 +159,12 @@ def nearest(workload: Workload, space: SearchSpace, devices: int, devices_per_no
 def fewest(workload: Workload, space: SearchSpace, devices_per_node: int) -> Grid | None:
     """Find the smallest grid, in whole nodes or on one, on which the workload fits; None if it fits on none."""
     best: Grid | None = None
-    smallest, most = space.micro or 1, int(2 * space.sequences)
+    most = int(2 * space.sequences)
     for x, y in space.planes:
         if best is not None and x * y >= best.size:
             break
         shards = range(1, most + 1)
-        fitting = bisect_left(shards, x=True, key=partial(_fits, workload, x, y, smallest))
+        fitting = bisect_left(shards, x=True, key=partial(_fits, workload, x, y))
         for z in shards[fitting:]:
             if best is not None and x * y * z >= best.size:
                 break
@@ -161,8 +174,8 @@ def fewest(workload: Workload, space: SearchSpace, devices_per_node: int) -> Gri
     return best
 
 
-def _fits(workload: Workload, x: int, y: int, micro: int, z: int) -> bool:
-    return workload.needs(Grid(x, y, z), micro).total <= workload.usable
+def _fits(workload: Workload, x: int, y: int, z: int) -> bool:
+    return workload.least(Grid(x, y, z))[1].total <= workload.usable
 
 
 def _whole_nodes(grid: Grid, space: SearchSpace, devices_per_node: int) -> Grid | None:

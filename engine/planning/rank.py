@@ -6,37 +6,28 @@ placement-aware one. Eq. 7 does not know planes of x and y across the border of 
 come after all others; as run they cost what their links do.
 
 The equations give many ties, such as between z and data where these share a bandwidth. Costs that differ by less than
-TOLERANCE are a tie. It goes to the grid that is by more than CLEARLY cheaper as run, with the latency of rings and all
-that the engine repeats for recomputation and in every micro-batch; then to the one with more data, then larger x or y.
+TOLERANCE are a tie. It goes to the grid that is by more than CLEARLY cheaper as run, with the latency of rings, all
+that the engine repeats for recomputation and in every micro-batch, and compute where it can be estimated; then to the
+one with more data, then larger x or y.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
-from engine.footprint.fit import check_grid, fits_nodes, offloaded_bytes
-from engine.footprint.memory import Footprint, Needs, usable
+from engine.footprint.fit import check_grid, fits_nodes
+from engine.footprint.memory import Footprint, usable
 from engine.grid import REPLICATING, SPLITTING_FEATURES, TENSOR, Grid
-from engine.models.network import Network
-from engine.pipeline.registry import DEFAULT
-from engine.planning.equations import Costs, SecondsByEquation
 from engine.planning.grids import SearchSpace, divisors, factorisations
+from engine.planning.workload import Candidate, Workload
 from engine.simulator.bandwidth import Bandwidths, LinksOn, agnostic, papers_links, run_links
 from engine.training_record import Training
-
-if TYPE_CHECKING:
-    from engine.simulator.simulate import Forecast
-
 
 TOLERANCE = 1e-9
 """Largest share by which sums of the same terms in different orders differ."""
 WIDEST = (*REPLICATING, *SPLITTING_FEATURES)
 """Of grids that cost the same, the one with the most ranks on the first of these axes comes first."""
-PASSES_A_STAGE = 4
 MICROS = 4
 """Sizes of micro-batches, the smallest ones, of which a pipeline's is chosen."""
 PIPELINES = 12
@@ -50,32 +41,6 @@ by 6 to 10 % (validation/rows/measured). It was read off the jobs of 2026-11-22,
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """Grid that fits."""
-
-    grid: Grid
-    micro: int
-    """sequences that a rank takes at once"""
-    needs: Needs
-    """memory of a rank"""
-    equations: SecondsByEquation
-    """communication in a step by Eq. 1 to 7"""
-    as_run: SecondsByEquation
-    """communication in a step as the engine runs it"""
-    forecast: "Forecast | None" = None
-
-    @property
-    def equations_s(self) -> float:
-        """Seconds of communication by Eq. 1 to 7."""
-        return sum(self.equations.values())
-
-    @property
-    def as_run_s(self) -> float:
-        """Seconds of communication as the engine runs it."""
-        return sum(self.as_run.values())
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
     """Grids that fit, best first."""
 
@@ -83,77 +48,6 @@ class Ranking:
     valid: int
     """number of grids that divide the network and the batch"""
     pipelines: tuple[Candidate, ...] = ()
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Training on devices of a kind, "cpu" or "cuda"."""
-
-    training: Training
-    device_memory: float | None = None
-    """bytes of one; None takes it to hold everything"""
-    device: str = "cuda"
-    host_memory: float | None = None
-    """bytes of a node's for each of its devices, likewise"""
-
-    @property
-    def usable(self) -> float:
-        """Bytes that a rank may need."""
-        return usable(self.device_memory)
-
-    @cached_property
-    def _network(self) -> Network:
-        return self.training.model.network()
-
-    @cached_property
-    def _footprints(self) -> dict[int, Footprint]:
-        return {}
-
-    def needs(self, grid: Grid, micro: int) -> Needs:
-        """Count the memory that a rank needs in micro-batches of so many sequences."""
-        return self._footprint(micro).on(grid)
-
-    def may_fit(self, grid: Grid, micro: int) -> bool:
-        """Say whether a rank may need no more than it has, as far as a count can tell: a trace decides."""
-        return not self._footprint(micro).exceeds(grid, self.usable)
-
-    def _footprint(self, micro: int) -> Footprint:
-        if micro not in self._footprints:
-            self._footprints[micro] = Footprint(self.in_micro_batches(micro), self.device)
-        return self._footprints[micro]
-
-    def in_micro_batches(self, micro: int | None) -> Training:
-        """Return the training with micro-batches of so many sequences."""
-        return replace(self.training, batch=replace(self.training.batch, micro=micro))
-
-    def allows(self, grid: Grid, micro: int | None) -> bool:
-        """Say whether the schedule and the cut that a person gave, if any, can be on the grid, and the host has room
-        for what is offloaded.
-        """
-        training = self.in_micro_batches(micro)
-        try:
-            training.check_mode(grid, self._network)
-            if training.pipeline != DEFAULT:
-                training.staged(grid)
-            return self.host_memory is None or offloaded_bytes(training, grid) <= self.host_memory
-        except UsageError:
-            return False
-
-    def choose_micro(self, grid: Grid, below: int | None = None) -> int:
-        """Choose the micro-batch: as asked for, or the largest divisor of a rank's share whose step fits in memory.
-
-        Fewer micro-batches gather less and multiply larger matrices. A pipeline has PASSES_A_STAGE for each stage,
-        where the share has so many sequences. 1 if none fits. below: the micro-batch is smaller than this.
-        """
-        batch = self.training.batch
-        if batch.micro:
-            return batch.micro
-        share = batch.per_rank(grid)
-        micros = [micro for micro in divisors(share) if below is None or micro < below]
-        if grid.stages > 1:
-            micros = [micro for micro in micros if share >= micro * PASSES_A_STAGE * grid.stages]
-        fitting = bisect_left(micros, True, key=lambda micro: self.needs(grid, micro).total > self.usable)
-        return micros[fitting - 1] if fitting else 1
 
 
 def rank(
@@ -170,27 +64,16 @@ def rank(
     that may fit, as far as a count can tell.
     """
     links, links_as_run = papers_links(bandwidths), links_as_run or run_links(bandwidths)
-    costs = Costs(workload.training)
     found: list[Candidate] = []
     for grid in grids:
-        if not workload.allows(grid, workload.training.batch.micro):
-            continue
-        micro = workload.choose_micro(grid)
-        needs = workload.needs(grid, micro)
-        if needs.total <= workload.usable or (maybe and workload.may_fit(grid, micro)):
-            equations = costs.equations(grid, links(grid))
-            found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
+        one = workload.coarse(grid, links_as_run)
+        if one is None and maybe:
+            least, needs = workload.least(grid)
+            if workload.allows(grid, least.batch.micro) and workload.may_fit(least, needs):
+                one = workload.candidate(grid, least, links_as_run)
+        if one is not None:
+            found.append(replace(one, equations=workload.costs(one.training).equations(grid, links(grid))))
     return Ranking(ordered(found, bandwidths.devices_per_node), len(grids))
-
-
-def with_smaller_micro(workload: Workload, candidate: Candidate, links_as_run: LinksOn) -> Candidate | None:
-    """Return the candidate with the next smaller micro-batch that fits; None if there is none."""
-    grid, micro = candidate.grid, candidate.micro
-    if workload.training.batch.micro or micro == 1:
-        return None
-    micro = workload.choose_micro(grid, below=micro)
-    as_run = Costs(workload.training).as_run(grid, links_as_run(grid), micro)
-    return replace(candidate, micro=micro, needs=workload.needs(grid, micro), as_run=as_run)
 
 
 def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) -> Grid | None:
@@ -198,7 +81,7 @@ def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) 
 
     Where no micro-batch is asked for, a run takes a rank's whole share at once.
     """
-    costs, links, batch = Costs(workload.training), run_links(bandwidths), workload.training.batch
+    costs, links, batch = workload.costs(workload.training), run_links(bandwidths), workload.training.batch
     priced = [(sum(costs.as_run(grid, links(grid), batch.at_once(grid)).values()), grid) for grid in grids]
     fit = (
         (cost, grid)
@@ -212,39 +95,39 @@ def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) 
 
 
 def pipelines(
-    workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float, ranks_per_core: float = 1.0
+    workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, ranks_per_core: float = 1.0
 ) -> tuple[Candidate, ...]:
     """Rank grids with several stages by what a run costs and what its stages are idle, each with several
     micro-batches: the first PIPELINES of those that may fit in memory, best first.
 
-    compute_s: seconds in which all devices compute a step. A stage is idle for (stages - 1) / m of it with m
-    micro-batches (axonn-ipdps22 IV). Where so many ranks share a core, as many stages are as fast as one alone.
+    A stage is idle for (stages - 1) / m of the time of compute with m micro-batches (axonn-ipdps22 IV). Where so many
+    ranks share a core, as many stages are as fast as one alone.
     """
-    costs, batch = Costs(workload.training), workload.training.batch
-    priced: list[tuple[float, Grid, int, SecondsByEquation]] = []
+    batch, costs, flops = workload.training.batch, workload.costs(workload.training), workload.training.flops
+    priced: list[tuple[float, Grid, int]] = []
     for grid in grids:
         links, at_once = links_as_run(grid), grid.stages / ranks_per_core
+        compute_s = flops / (grid.size * workload.flops_per_s) if workload.flops_per_s else 0.0
         for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:
             passes = batch.per_rank(grid) // micro
             if passes >= at_once and workload.allows(grid, micro):
-                as_run = costs.as_run(grid, links, micro)
                 idle_s = max(at_once - 1, 0.0) / passes * compute_s
-                priced.append((sum(as_run.values()) + idle_s, grid, micro, as_run))
+                priced.append((sum(costs.as_run(grid, links, micro).values()) + idle_s, grid, micro))
     fit = (
-        Candidate(grid, micro, needs, costs.equations(grid, links_as_run(grid)), as_run)
-        for _, grid, micro, as_run in sorted(priced, key=lambda one: one[0])
-        if (needs := workload.needs(grid, micro)).total <= workload.usable
+        replace(one, equations=workload.costs(one.training).equations(grid, links_as_run(grid)))
+        for _, grid, micro in sorted(priced, key=lambda one: one[0])
+        if (one := workload.choose_staged(grid, micro, links_as_run)) is not None
     )
     return tuple(islice(fit, PIPELINES))
 
 
 def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: bool = False) -> tuple[Candidate, ...]:
-    """Order the candidates, best first, by the rule that this file begins with. as_run: by what a run costs, by which a
-    simulation chooses as many as by the equations.
+    """Order the candidates, best first, by the rule that this file begins with. as_run: by the estimate of what a run
+    takes, by which a simulation chooses as many as by the equations.
     """
-    costs = [candidate.as_run_s if as_run else candidate.equations_s for candidate in candidates]
+    costs = [candidate.estimate_s if as_run else candidate.equations_s for candidate in candidates]
     first = _levels(costs, TOLERANCE)
-    second = _levels([candidate.as_run_s for candidate in candidates], CLEARLY)
+    second = _levels([candidate.estimate_s for candidate in candidates], CLEARLY)
 
     def key(at: int) -> tuple[bool | int, ...]:
         grid = candidates[at].grid

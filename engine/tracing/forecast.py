@@ -12,7 +12,8 @@ from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import cores
 from engine.output import RENEWED
-from engine.planning.rank import Candidate, Ranking, Workload, best_first, ordered, with_smaller_micro
+from engine.planning.rank import Ranking, best_first, ordered
+from engine.planning.workload import Candidate, Workload
 from engine.processes import start_fork_server, worker_processes
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
@@ -24,7 +25,7 @@ from engine.training_record import Training
 
 log = logging.getLogger(__name__)
 
-SURVEYED = 24
+SURVEYED = 16
 """Grids that are simulated of each order: by the papers' equations, and by all that a run repeats."""
 SURVEYED_WHOLE = 8
 """The same where blocks differ, so that a trace of a grid takes the whole network."""
@@ -32,6 +33,8 @@ PIPELINES_WHOLE = 2
 """Pipelines that are simulated then, of which a trace takes every stage."""
 FINAL = 10
 """Grids that are traced as whole networks where that is asked for."""
+SURELY_LESS = 0.999
+"""Where a trace needs more than there is, another way may by the count need so much of what fits by its error."""
 BAR = 20
 WORTH_A_POOL = {True: 4, False: 16}
 """Numbers of whole networks (True), or of grids by few layers, that are worth the seconds that processes take to
@@ -45,7 +48,7 @@ SimulatedStep = tuple[Candidate, Predictor, Simulated]
 
 def choose(workload: Workload, ranking: Ranking, devices_per_node: int, most: int | None = None) -> list[Candidate]:
     """List the first of both orders, each once, and of pipelines. most: of each, if not the usual number."""
-    alike = workload.training.model.network().alike
+    alike = workload.training.alike
     most = most or (SURVEYED if alike else SURVEYED_WHOLE)
     by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
     both = (*ranking.candidates[:most], *by_run[:most])
@@ -72,10 +75,7 @@ def trace_candidates(
         with _map(workload, len(candidates), exact=exact) as each:
             return trace_candidates(workload, candidates, machine, exact=exact, by_s=by_s, each=each)
     links = machine.bandwidths
-    jobs = [
-        (workload.in_micro_batches(one.micro).with_bucket(one.grid, links.inter, links.devices_per_node), one.grid)
-        for one in candidates
-    ]
+    jobs = [(one.training.with_bucket(one.grid, links.inter, links.devices_per_node), one.grid) for one in candidates]
     once = {(job[0], replace(job[1], pipe_outermost=False)): job for job in jobs}
     """Jobs without the order of stages, which doesn't change what a rank does."""
     what = "whole networks" if exact else "grids"
@@ -103,16 +103,20 @@ def forecast(
 ) -> list[Candidate]:
     """Return the candidates that fit with their forecasts, the first with a timeline, in the order of best_first.
 
-    exact: the first FINAL are forecast once more, by the whole network's trace, and come before the others. shown:
-    pipelines that come behind as many grids may be left out.
+    Each is trained in the way that is estimated to take least of those that fit; those of the first FINAL that fit
+    only with all blocks recomputed recompute as few as that takes. exact: the first FINAL are forecast once more, by
+    the whole network's trace, and come before the others. shown: pipelines that come behind as many grids may be left
+    out.
     """
     with _map(workload, len(candidates), exact=exact) as each:
         trace = partial(trace_candidates, workload, machine=machine, each=each)
-        alone = _trace_fitting(workload, [one for one in candidates if one.grid.stages == 1], machine, trace)
+        alone = _trace_fitting(workload, _chosen(workload, candidates, machine), machine, trace)
         steps = [(candidate, traced, traced.on(machine)) for candidate, traced in alone]
         times_s = sorted(step.time_s for *_, step in steps)
         by_s = times_s[shown - 1] if shown is not None and len(times_s) >= shown else inf
         steps += _staged_fitting(workload, [one for one in candidates if one.grid.stages > 1], machine, each, by_s)
+        if workload.recomputes_least:
+            steps = _recomputing_fewest(workload, steps, machine, trace)
         found = _ordered(steps, machine)
         if not exact:
             return found
@@ -129,26 +133,62 @@ def find_fastest(
     return min(zip(candidates, traced, steps, strict=True), key=lambda found: found[2].time_s)
 
 
+def _chosen(workload: Workload, candidates: Sequence[Candidate], machine: MachineModel) -> list[Candidate]:
+    """Choose how to train on the grids without stages, where that is left to the plan."""
+    alone = [one for one in candidates if one.grid.stages == 1]
+    if not (workload.modes or workload.recomputes_least):
+        return alone
+    chosen = [(one, workload.choose(one.grid, machine.links)) for one in alone]
+    return [one if other is None else replace(other, equations=one.equations) for one, other in chosen]
+
+
+def _recomputing_fewest(
+    workload: Workload,
+    steps: Sequence[SimulatedStep],
+    machine: MachineModel,
+    trace: Callable[[Sequence[Candidate]], Sequence[Predictor]],
+) -> list[SimulatedStep]:
+    """Simulate those of the fastest steps without stages that recompute all blocks with as few as fit instead, and keep
+    what is faster.
+    """
+    found = sorted(steps, key=lambda step: step[2].time_s)
+    fewer = dict[int, Candidate]()
+    for at, (candidate, *_) in enumerate(found[:FINAL]):
+        if candidate.grid.stages == 1 and candidate.training.recomputed_blocks:
+            count = workload.count(candidate.grid, candidate.training).total
+            limit = SURELY_LESS * workload.usable * count / candidate.needs.total
+            if (other := workload.recompute_fewest(candidate, machine.links, limit)) is not None:
+                fewer[at] = replace(other, equations=candidate.equations)
+    for at, candidate, traced in zip(fewer, fewer.values(), trace(list(fewer.values())), strict=True):
+        assert isinstance(traced, Traced)
+        needs = needs_by_trace(candidate.training, candidate.grid, traced.peak_bytes, workload.device)
+        step = traced.on(machine)
+        if needs.total <= workload.usable and step.time_s < found[at][2].time_s:
+            found[at] = replace(candidate, needs=needs), traced, step
+    return found
+
+
 def _trace_fitting(
     workload: Workload,
     candidates: Sequence[Candidate],
     machine: MachineModel,
     trace: Callable[[Sequence[Candidate]], Sequence[Predictor]],
 ) -> list[tuple[Candidate, Predictor]]:
-    """Trace the candidates that fit by their traces, where need be with smaller micro-batches."""
+    """Trace the candidates that fit by their traces, where need be trained otherwise."""
     found: list[tuple[Candidate, Predictor]] = []
     left = list(candidates)
     while left:
-        smaller = list[Candidate | None]()
+        others = list[Candidate | None]()
         for candidate, traced in zip(left, trace(left), strict=True):
             assert isinstance(traced, Traced)
-            training = workload.in_micro_batches(candidate.micro)
-            needs = needs_by_trace(training, candidate.grid, traced.peak_bytes, workload.device)
+            needs = needs_by_trace(candidate.training, candidate.grid, traced.peak_bytes, workload.device)
             if needs.total <= workload.usable:
                 found.append((replace(candidate, needs=needs), traced))
             else:
-                smaller.append(with_smaller_micro(workload, candidate, machine.links))
-        left = [candidate for candidate in smaller if candidate is not None]
+                limit = SURELY_LESS * candidate.needs.total * workload.usable / needs.total
+                other = workload.choose(candidate.grid, machine.links, limit)
+                others.append(other and replace(other, equations=candidate.equations))
+        left = [candidate for candidate in others if candidate is not None]
     return found
 
 
@@ -183,7 +223,7 @@ def _ordered(steps: Sequence[SimulatedStep], machine: MachineModel) -> list[Cand
         first = at == order[0]
         step = traced.on(machine, timeline=True) if first else step
         drawn = traced.drawn if first else None
-        forecast = Forecast(step, traced.whole is not None, traced.cached_blocks, drawn)
+        forecast = Forecast(step, traced.whole, traced.cached_blocks, drawn)
         found.append(replace(candidate, forecast=forecast))
     return found
 
@@ -200,7 +240,7 @@ def _trace(
 def _map(workload: Workload, traces: int, *, exact: bool) -> Iterator[type[map]]:
     """Give a map over processes, or in this one where so many traces aren't worth their start."""
     workers = min(len(cores()), 8)
-    whole = exact or not workload.training.model.network().alike
+    whole = exact or not workload.training.alike
     if traces < WORTH_A_POOL[whole] or workers == 1:
         yield map
         return

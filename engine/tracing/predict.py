@@ -4,12 +4,14 @@ A network whose blocks differ is traced whole. Of any other, unless all layers a
 are traced, and then two more: every block is like the one before it, so that time, exposed and hidden communication
 grow alike with each, and memory as it is counted. The few are two and as many as weigh what the table of tokens does,
 whose gradient is on its way while they are computed. Where blocks are recomputed in groups whole ones make the
-difference: between both traces, and from the few to all layers.
+difference: between both traces, and from the few to all layers. Where some blocks are recomputed and others aren't,
+there are few of either kind, and then two more of each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
+from typing import NamedTuple
 
 from engine.footprint.memory import Footprint, blocks_cached
 from engine.grid import Grid
@@ -27,42 +29,38 @@ STEP = 2
 class Traced:
     """Traces that decide the time of a training's step, on any machine, and its memory."""
 
-    layers: int
     cached_blocks: int
     peak_bytes: float
-    whole: Trace | None = None
-    """of all layers"""
-    few: Trace | None = None
-    """of few layers, where the whole isn't traced"""
-    more: Trace | None = None
-    """of some more"""
-    cached: Trace | None = None
-    """of as many as more, those by which these differ being cached, if blocks are"""
+    terms: Sequence[tuple[Trace, float]]
+    """traces that a step is added up of, each with how often it counts: one of all layers once, or several of few"""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all layers were traced."""
+        return len(self.terms) == 1
+
+    @property
+    def shown(self) -> Trace:
+        """Largest trace, of which a timeline is drawn."""
+        return max((trace for trace, _ in self.terms), key=lambda trace: trace.layers)
 
     @property
     def drawn(self) -> int:
-        """Layers of the largest trace, which a timeline shows."""
-        trace = self.whole or self.more
-        assert trace is not None
-        return trace.layers
+        """Layers of that trace."""
+        return self.shown.layers
 
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
         """Simulate a step. timeline: whether to say what runs when."""
         return in_turns(self._at_its_share(machine, timeline), machine.ranks_per_core)
 
     def _at_its_share(self, machine: MachineModel, timeline: bool) -> Simulated:
-        if self.whole is not None:
-            return simulate(self.whole, machine, timeline=timeline)
-        assert self.few is not None
-        assert self.more is not None
-        few, more = simulate(self.few, machine), simulate(self.more, machine, timeline=timeline)
-        step = self.more.layers - self.few.layers
-        layer = _scaled(_combined(more, few, -1.0), 1 / step)
-        found = _combined(few, _scaled(layer, self.layers - self.few.layers))
-        if self.cached is not None:
-            saved = _scaled(_combined(simulate(self.cached, machine), more, -1.0), 1 / step)
-            found = _combined(found, _scaled(saved, self.cached_blocks))
-        return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=more.timeline)
+        shown = simulate(self.shown, machine, timeline=timeline)
+        if self.whole:
+            return shown
+        found = _scaled(shown, 0.0)
+        for one, often in self.terms:
+            found = _combined(found, shown if one is self.shown else simulate(one, machine), often)
+        return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=shown.timeline)
 
 
 def trace_network(
@@ -76,30 +74,72 @@ def trace_network(
     """Trace rank 0 of a grid. device_memory: bytes, by which cache=auto is sized as in a real run. compiled: as trace()
     has it.
     """
-    layers = training.model.layers
     if exact or not training.model.network().alike:
         return _trace_whole(training, grid, device_memory, compiled)
     training = training.recomputing(training.checkpoint_group(grid))  # "auto" would follow the layers
-    group = training.checkpoint_group(grid) or 1
-    few, step = _count_few(training), -(-STEP // group) * group
-    few += (layers - few) % group
-    if layers <= few + step:
+    every = _Blocks(training.recomputed_blocks, training.model.layers - training.recomputed_blocks)
+    few, steps = _few_of(every, training, grid)
+    if not steps:
         return _trace_whole(training, grid, device_memory, compiled)
-    first, second = (trace(_with_layers(training, count, 0), grid, compiled=compiled) for count in (few, few + step))
-    below = second.peak_bytes - _count(training, grid, few + step, 0)
-    cached = blocks_cached(training, grid, below + _count(training, grid, layers, 0), device_memory)
-    third = trace(_with_layers(training, few + step, step), grid, compiled=compiled) if cached else None
-    return Traced(layers, cached, below + _count(training, grid, layers, cached), few=first, more=second, cached=third)
+
+    def traced(blocks: _Blocks) -> Trace:
+        return trace(blocks.of(training), grid, compiled=compiled)
+
+    def counted(blocks: _Blocks) -> float:
+        """Count bytes: what differs is kept for every block of a kind alike."""
+        return Footprint(blocks.of(training), "meta").on(grid).total
+
+    first = traced(few)
+    terms = [(first, 1 - sum(often for _, often in steps)), *((traced(few + step), often) for step, often in steps)]
+    more = few + steps[0][0]
+    below = terms[1][0].peak_bytes - counted(more)
+    cached = min(blocks_cached(training, grid, below + counted(every), device_memory), every.recomputed)
+    if cached:
+        by = steps[0][0].recomputed or min(cached, few.recomputed)
+        terms[1] = terms[1][0], terms[1][1] - cached / by
+        terms.append((traced(more._replace(cached=by)), cached / by))
+    return Traced(cached, below + counted(every._replace(cached=cached)), terms)
 
 
-def _count(training: Training, grid: Grid, layers: int, cached: int) -> float:
-    """Count the bytes of so many layers, of which so many are cached: what differs is kept for every one alike."""
-    return Footprint(_with_layers(training, layers, cached), "meta").on(grid).total
+class _Blocks(NamedTuple):
+    """Numbers of blocks."""
+
+    recomputed: int = 0
+    once: int = 0
+    """that run forward once"""
+    cached: int = 0
+    """of those that are recomputed, the last ones"""
+
+    def __add__(self, other: "_Blocks") -> "_Blocks":  # type: ignore[override]
+        return _Blocks(*map(sum, zip(self, other, strict=True)))
+
+    def of(self, training: Training) -> Training:
+        """Change a training to these."""
+        model = replace(training.model, layers=self.recomputed + self.once)  # type: ignore[type-var]
+        overlap = replace(training.overlap, cache=self.cached)
+        some = self.recomputed if self.recomputed and self.once else None
+        return replace(training, model=model, overlap=overlap, checkpoint_blocks=some)
+
+
+def _few_of(every: _Blocks, training: Training, grid: Grid) -> tuple[_Blocks, list[tuple[_Blocks, float]]]:
+    """Return few blocks of each kind, and of kinds with many more blocks that are added, with how often they are to be
+    added for all of the kind.
+    """
+    few, steps = _Blocks(), list[tuple[_Blocks, float]]()
+    for kind, group in (("recomputed", training.checkpoint_group(grid) or 1), ("once", 1)):
+        count, some, step = getattr(every, kind), _count_few(training), -(-STEP // group) * group
+        some += (count - some) % group
+        if count <= some + step:
+            few += _Blocks(**{kind: count})
+            continue
+        few += _Blocks(**{kind: some})
+        steps.append((_Blocks(**{kind: step}), (count - some) / step))
+    return few, steps
 
 
 def _trace_whole(training: Training, grid: Grid, device_memory: float | None, compiled: Compiled) -> Traced:
     whole = trace(training, grid, device_memory=device_memory, compiled=compiled)
-    return Traced(training.model.layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
+    return Traced(whole.cached_blocks, whole.peak_bytes, [(whole, 1.0)])
 
 
 def _count_few(training: Training) -> int:
@@ -109,12 +149,6 @@ def _count_few(training: Training) -> int:
         for some in (network.blocks[0].placements(network.mode), network.rest)
     )
     return 2 + max(rest) // sum(of_block)
-
-
-def _with_layers(training: Training, layers: int, cached: int) -> Training:
-    """Change a training to so many layers, of which so many are cached."""
-    model = replace(training.model, layers=layers)  # type: ignore[type-var]
-    return replace(training, model=model, overlap=replace(training.overlap, cache=cached))
 
 
 def _combined(one: Simulated, two: Simulated, by: float = 1.0) -> Simulated:

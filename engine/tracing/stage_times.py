@@ -2,7 +2,7 @@
 
 All stages between the first and the last are alike but for the number of their blocks. So three stages are traced, with
 few blocks, and the middle one with more, too, as every block is like the one before it; and once more with some of
-these cached, if any are. Of a network whose blocks differ every stage is traced as it is.
+these cached, if any are. Where blocks differ, or only some are recomputed, every stage is traced as it is.
 """
 
 from collections import defaultdict
@@ -139,7 +139,10 @@ def trace_each_stage(
         traces = []
         for stage, chunks in enumerate(cut.blocks):
             held = tuple(
-                (network.boundaries[blocks.start], *(replace(network.blocks[n].section, first=0) for n in blocks))
+                (
+                    network.boundaries[blocks.start],
+                    *((replace(network.blocks[n].section, first=0), n < one.recomputed_blocks) for n in blocks),
+                )
                 for blocks in chunks
             )
             like = stage == 0, stage == grid.stages - 1, held

@@ -65,7 +65,7 @@ class TracedStages:
     """Cached blocks of a stage, as many as each of these has room for."""
     drawn: int
     """Layers of the traces."""
-    whole: None = None
+    whole: bool = False
 
     def on(self, machine: MachineModel, *, timeline: bool = False, by_s: float = inf) -> Simulated:
         """Simulate a step by the fastest schedule that the training allows. There is no timeline of it.
@@ -189,19 +189,19 @@ def trace_stages(
     network = training.model.network()
     if training.pipeline.schedule == AUTO:
         needs = list_schedules(training, grid, device_memory)
-        if not network.alike:  # each stage takes a trace for each kind of schedule
+        if not training.alike:  # each stage takes a trace for each kind of schedule
             choice = fastest_by_flops(training, grid, needs)
             needs = {choice: needs[choice]}
     else:
         needs = {training.staged(grid).choice: Footprint(training).on(grid)}
     by = {choice: with_schedule(training, choice) for choice in needs}
     cached = min(blocks_cached(one, grid, needs[choice].total, device_memory) for choice, one in by.items())
-    if machine is not None and by_s < inf and network.alike and grid.stages > LAST:
+    if machine is not None and by_s < inf and training.alike and grid.stages > LAST:
         least_s = training.passes(grid) * least_pass_s(training, grid, machine, cached)
         if least_s * SURELY > by_s:
             return TracedStages(training, grid, {}, {}, {}, {}, cached, 0)
     of_kinds = {_kind(choice.make()): one for choice, one in by.items()}
-    if network.alike:
+    if training.alike:
         traces = trace_few_blocks(training, grid, of_kinds, cached)
     else:
         traces = trace_each_stage(grid, of_kinds, cached)
@@ -217,5 +217,5 @@ def trace_stages(
         },
         needs,
         cached,
-        MORE * grid.stages if network.alike else training.model.layers,
+        MORE * grid.stages if training.alike else training.model.layers,
     )

@@ -226,11 +226,11 @@ def _summary(run: CheckedRun, measurements: Measurements) -> Summary:
     training, config, ranks = run.training, run.config, run.grid.size
     times = [i.time_s for i in measurements.iterations if i.counted]
     time_s = metrics.time_per_iteration(times)
-    network, sequences, recompute = training.model, training.batch.sequences, training.checkpoint_activations
+    network, sequences, recomputed = training.model, training.batch.sequences, training.recomputed_blocks
     hardware = metrics.rate(training.flops, time_s)
     model = metrics.rate(model_flops(network, sequences), time_s)
     repeated = metrics.rate(
-        repeated_flops(network, sequences, run.grid, recompute=recompute, mode=training.mode(run.grid)), time_s
+        repeated_flops(network, sequences, run.grid, recomputed=recomputed, mode=training.mode(run.grid)), time_s
     )
     measured = measurements.peak_flops_per_s
     advertised, empirical = config.peak_flops, measured or config.empirical_peak_flops

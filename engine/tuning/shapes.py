@@ -57,9 +57,10 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     gradient = gradient_dtype(compute, kept, device, shards=grid.shards)
     accumulates = batch.at_once(grid) < batch.per_rank(grid) and grid.shards == 1 and gradient == kept
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
+    run_twice = {id(section): again for section, again in network.run_twice(training.recomputed_blocks)}
     for section, number in network.repeats():
         mode = of_grid.whole if section.whole else of_grid
-        forwards = 2 if training.checkpoint_activations and section.recomputed else 1
+        forwards = 2 if number < run_twice[id(section)] else 1
         for linear in (linear for linear in section.of_kind(Linear) if not isinstance(linear, Conv2d)):
             name = f"{section.prefix(number)}{linear.name}"
             (n, k), in_axis = linear.tile_shape(grid, mode), mode.axis(linear.sides[1])

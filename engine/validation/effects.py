@@ -15,7 +15,8 @@ from engine.errors import UsageError
 from engine.grid import TENSOR, Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.planning.grids import SearchSpace
-from engine.planning.rank import Candidate, Workload, rank
+from engine.planning.rank import rank
+from engine.planning.workload import Candidate, Workload
 from engine.result.schema.step import GridText
 from engine.schema import Record
 from engine.simulator.events import MatrixProduct
@@ -125,7 +126,7 @@ class Steps:
             return choose_grids(workload, devices, self.machine)
         grid = Grid.parse(row.grid)
         micro = row.micro_batch or row.sequences // grid.batch_split
-        return [Candidate(grid, micro, workload.needs(grid, micro), {}, {})]
+        return [workload.at(grid, micro)]
 
     def in_node(self, row: Row, model: str) -> Candidate:
         """Choose tensor parallelism in the node and HSDP: as few shards over z as fit, and the rest data."""
@@ -189,7 +190,5 @@ def _predicted(row: Row, traced: Predictor, step: Simulated, before: Simulated |
 def _products_rate(traced: Predictor, machine: MachineModel) -> float:
     """Return the flop/s of all products of a trace while nothing else runs."""
     assert isinstance(traced, Traced)
-    trace = traced.whole or traced.more
-    assert trace is not None
-    products = [event for event in trace if isinstance(event, MatrixProduct)]
+    products = [event for event in traced.shown if isinstance(event, MatrixProduct)]
     return sum(one.flops for one in products) / sum(machine.compute_s(one) for one in products)

@@ -42,14 +42,9 @@ def _part(traced: "Traced", beside_s: float, machine: MachineModel) -> Parts:
 
 
 def _computed(traced: "Traced", machine: MachineModel) -> tuple[float, ...]:
-    """Add up kernels of all layers: of few that were traced each more adds the same."""
-    if traced.whole is not None:
-        return _add_up(traced.whole, machine)
-    assert traced.few is not None
-    assert traced.more is not None
-    by = (traced.layers - traced.few.layers) / (traced.more.layers - traced.few.layers)
-    few, more = _add_up(traced.few, machine), _add_up(traced.more, machine)
-    return tuple(low + by * (high - low) for low, high in zip(few, more, strict=True))
+    """Add up kernels of all layers."""
+    each = [[often * seconds for seconds in _add_up(trace, machine)] for trace, often in traced.terms]
+    return tuple(map(sum, zip(*each, strict=True)))
 
 
 def _add_up(trace: Trace, machine: MachineModel) -> tuple[float, float, float]:

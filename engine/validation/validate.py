@@ -20,12 +20,14 @@ from engine.overlap.flags import Overlap
 from engine.pipeline.registry import DEFAULT, ScheduleChoice, candidates
 from engine.pipeline.staged import first_fastest
 from engine.planning.grids import SearchSpace
-from engine.planning.rank import Candidate, Workload, best_first, rank
+from engine.planning.rank import best_first, rank
+from engine.planning.workload import Candidate, Workload
 from engine.simulator.bandwidth import agnostic
 from engine.simulator.events import Compute, Sweep
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import Simulated, share_of
 from engine.tracing.forecast import FINAL, Predictor, choose, find_fastest, trace_candidates
+from engine.tracing.predict import Traced
 from engine.training_record import Training, TrainingOptions
 from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, UNFITTED, Estimate, Observation, fit
 from engine.validation.document import GridRow, JobRows, OrderName, PublishedRow, judge_order
@@ -185,10 +187,7 @@ class TracedJob:
 def traced_job(job: MeasuredJob, machine: MachineModel) -> TracedJob:
     log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
     workload = Workload(job.training, machine.device_memory)
-    candidates = [
-        Candidate(grid, micro := workload.choose_micro(grid), workload.needs(grid, micro), {}, {})
-        for grid in map(Grid.parse, job.time_s)
-    ]
+    candidates = [workload.at(grid, workload.choose_micro(grid)) for grid in map(Grid.parse, job.time_s)]
     found = trace_candidates(workload, candidates, machine)
     traced = {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)}
     return TracedJob(job, traced | _traced_pipelines(job, workload, machine))
@@ -206,8 +205,7 @@ def _traced_pipelines(job: MeasuredJob, workload: Workload, machine: MachineMode
         candidates = []
         for run in runs:
             grid = Grid.parse(run.grid)
-            micro = Batch(job.sequences, run.micro_batch).at_once(grid)
-            candidates.append(Candidate(grid, micro, of.needs(grid, micro), {}, {}))
+            candidates.append(of.at(grid, Batch(job.sequences, run.micro_batch).at_once(grid)))
         found |= {run.name: traced for run, traced in zip(runs, trace_candidates(of, candidates, machine), strict=True)}
     return found
 
@@ -300,9 +298,10 @@ def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
     grid = min(job.time_s, key=lambda grid: job.time_s[grid])
     time_s = job.time_s[grid]
     traced = traced_job(job.model_copy(update={"time_s": {grid: time_s}}), machine).traced[grid]
-    assert traced.whole is not None, "few layers are traced as a whole"
+    assert isinstance(traced, Traced)
+    assert traced.whole, "few layers are traced as a whole"
     kernels = sum(
-        event.kernels if isinstance(event, Sweep) else 1 for event in traced.whole if isinstance(event, Compute)
+        event.kernels if isinstance(event, Sweep) else 1 for event in traced.shown if isinstance(event, Compute)
     )
     seen_s = time_s - sum(job.exposed_s[grid].values())
     return share_of(seen_s, time_s, machine.ranks_per_core) / kernels

@@ -168,7 +168,9 @@ def _bf16(dtype: str, case: Mapping[str, Any]) -> str:
 def checkpointing(options: dict[str, Any]) -> str:
     """Tell apart runs by what they recompute: nothing, each block, or so many together. Old ones recomputed each."""
     every = options.get("checkpoint_every")
-    return _text(options.get("checkpoint_activations")) if every in (None, 0, 1) else f"every {_text(every)}"
+    found = _text(options.get("checkpoint_activations")) if every in (None, 0, 1) else f"every {_text(every)}"
+    first = options.get("checkpoint_blocks")
+    return found if first is None else f"{found}, first {_text(first)}"
 
 
 def _text(value: object) -> str:

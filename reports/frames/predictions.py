@@ -9,6 +9,7 @@ import pandas as pd
 from engine.grid import Axis, Grid
 from engine.planning.document import GridPlan, Row
 from engine.result import metrics
+from engine.tensor_mode import ALGORITHM_1
 from engine.validation.document import JobRows, PublishedRow, Validation
 from reports.derived import by_row
 from reports.frames.jobs import fields
@@ -63,7 +64,8 @@ def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
     }
     return {
         "grid": row.grid,
-        **fields(row, number, "place micro_batch"),
+        **fields(row, number, "place micro_batch recomputed_blocks"),
+        "tensor_mode": "" if row.tensor_mode == ALGORITHM_1.name else clean(row.tensor_mode, 60),
         **fields(row, seconds, "equations_s as_run_s"),
         **fields(row, positive, "hfu mfu device_hours"),
         **fields(row.memory, positive, "of_device", memory_bytes="total"),

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from engine.planning.document import GridPlan, describe
+from engine.tensor_mode import ALGORITHM_1
 from reports import text
 from reports.columns import columns_of
 from reports.figures import plans
@@ -80,10 +81,11 @@ def asked(plan: GridPlan) -> str:
 
 def _table(name: str, rows: pd.DataFrame, plan: GridPlan) -> Table:
     columns = columns_of(
-        "place grid micro_batch predicted_s exposed_s",
+        "place grid micro_batch tensor_mode recomputed_blocks predicted_s exposed_s",
         *(() if plan.ordered_by == "simulated" else BY_EQUATIONS),
         "memory_bytes of_device hfu solution_s device_hours traced",
-        missing={"predicted_s": LEFT_OUT, "exposed_s": LEFT_OUT, "solution_s": LEFT_OUT, "device_hours": LEFT_OUT},
+        missing={"tensor_mode": ALGORITHM_1.name}
+        | dict.fromkeys(("predicted_s", "exposed_s", "solution_s", "device_hours"), LEFT_OUT),
         predicted_s="Time per batch, predicted",
         exposed_s="Exposed communication",
     )

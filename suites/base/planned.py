@@ -5,6 +5,7 @@ from typing import Any
 import reframe as rfm
 from reframe.core.builtins import run_after, variable
 
+from engine.training_record import TrainingOptions
 from suites.base.engine_test import command
 from suites.base.series import AUTO, Point
 from suites.base.training import PlannedGrid, planned_grid
@@ -22,6 +23,7 @@ class OnPlannersGrid(rfm.RegressionTestPlugin):
     sequences: int
     precision: Any
     checkpoint_activations: bool
+    asked: TrainingOptions
 
     fixed_by_series = "fixed by the series"
     """Label of a grid that the series has."""
@@ -49,6 +51,7 @@ class OnPlannersGrid(rfm.RegressionTestPlugin):
             precision=self.precision,
             checkpoint_activations=self.checkpoint_activations,
             keep_activations=not self.checkpoint_activations,
+            tensor_mode=self.asked.tensor_mode,
             **own,
         )
         if found := planned_grid(tuple(words)):

@@ -29,8 +29,8 @@ SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 STAGES = ["check", *SMALL, "--ranks", "2", "--grid", "1x1x1x1", "--pipe", "2"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq base image patch classes norm no-bias tied dropout
-    grid batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every offload
-    tensor-mode gather-inputs-again data verify seed optimizer
+    grid batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every
+    checkpoint-blocks offload tensor-mode gather-inputs-again data verify seed optimizer
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
@@ -56,22 +56,22 @@ OF_SAMPLE = "resume images micro-batch sampler sampler-steps seed grid precision
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout grid micro-batch
-    micro-batches precision reduce-dtype checkpoint-activations checkpoint-every offload optimizer
+    micro-batches precision reduce-dtype checkpoint-activations checkpoint-every checkpoint-blocks offload optimizer
     tensor-mode gather-inputs-again twice device timeout meeting-timeout label out
 """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
-    batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every offload
-    tensor-mode gather-inputs-again optimizer overlap
+    batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every
+    checkpoint-blocks offload tensor-mode gather-inputs-again optimizer overlap
     prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic equations exact top
     explain json out validate measured refit
 """
 OF_BENCH_PEERS = """
     schedule pipeline-limit weight-limit chunks stages
     optimizer
-    peer grid layout against overlap checkpoint-activations checkpoint-every batch-size micro-batch peer-micro-batch
-    tensor-mode gather-inputs-again
+    peer grid layout against overlap checkpoint-activations checkpoint-every checkpoint-blocks batch-size
+    micro-batch peer-micro-batch tensor-mode gather-inputs-again
     loss-scale autocast precision reduce-dtype device device-memory node-memory devices-per-node despite-estimate
     tune-matmul label out jobs rounds warmup steps-per-round threads timeout meeting-timeout apart at-once peak-flops
     empirical-peak-flops measure-peak breakdown model architecture layers hidden heads kv-heads ffn vocab seq

@@ -107,7 +107,12 @@ def start(case: Case, comm: Comm) -> tuple[Conv2d, WeightSchedule]:
     weight = ShardedWeight(placements["weight"], parameters["weight"], placements["weight"].tile_shape(comm.grid))
     replicated = [parameters["bias"]] if case.bias else []
     schedule = WeightSchedule(
-        comm, [weight], replicated, Precision.parse("fp64"), case.overlap, gathers_again=case.gathers_again
+        comm,
+        [weight],
+        replicated,
+        Precision.parse("fp64"),
+        case.overlap,
+        gathered_again=[weight] if case.gathers_again else (),
     )
     layer = layer_of_grid(
         serial, Local("conv", comm, schedule, placements, parameters, {"weight": weight}, PLAIN, ALGORITHM_1)

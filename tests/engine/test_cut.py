@@ -36,7 +36,7 @@ def test_no_other_cut_has_a_faster_slowest_part(layers: int, stages: int, chunks
     model, parts = gpt(layers, vocabulary), stages * chunks
     if layers < parts:
         return
-    cut = cut_evenly(model, stages, chunks, recompute=True)
+    cut = cut_evenly(model, stages, chunks, recomputed=model.layers)
     assert [number for chunk in range(chunks) for stage in cut.blocks for number in stage[chunk]] == list(range(layers))
     ways = [
         [end - start for start, end in zip((0, *ends), (*ends, layers), strict=True)]
@@ -47,21 +47,21 @@ def test_no_other_cut_has_a_faster_slowest_part(layers: int, stages: int, chunks
 
 
 def test_equal_blocks_are_cut_evenly_and_a_large_head_takes_the_place_of_some() -> None:
-    assert counts(cut_evenly(gpt(16), 4, recompute=True)) == [4, 4, 4, 4]
-    assert counts(cut_evenly(gpt(16, vocabulary=4000), 4, recompute=True)) == [5, 5, 5, 1]
-    assert counts(cut_evenly(gpt(7), 1, 2, recompute=True)) == [4, 3]
-    assert counts(cut_evenly(gpt(7), 1, recompute=True)) == [7]
+    assert counts(cut_evenly(gpt(16), 4, recomputed=16)) == [4, 4, 4, 4]
+    assert counts(cut_evenly(gpt(16, vocabulary=4000), 4, recomputed=16)) == [5, 5, 5, 1]
+    assert counts(cut_evenly(gpt(7), 1, 2, recomputed=7)) == [4, 3]
+    assert counts(cut_evenly(gpt(7), 1, recomputed=7)) == [7]
 
 
 def test_recomputation_makes_the_head_a_smaller_part_of_the_time() -> None:
     model = gpt(8, vocabulary=1300)
-    assert counts(cut_evenly(model, 2, recompute=True))[1] >= counts(cut_evenly(model, 2, recompute=False))[1]
+    assert counts(cut_evenly(model, 2, recomputed=model.layers))[1] >= counts(cut_evenly(model, 2, recomputed=0))[1]
 
 
 @pytest.mark.parametrize("name", ["gpt-5b", "llama-3.1-8b", "bert-large", "vit-s"])
 def test_networks_of_all_families_are_cut(name: str) -> None:
     model = lookup(name)
-    cut = counts(cut_evenly(model, 4, recompute=True))
+    cut = counts(cut_evenly(model, 4, recomputed=model.layers))
     assert sum(cut) == model.layers
     assert max(cut) - min(cut) <= 3
 
@@ -83,10 +83,10 @@ def test_stages_that_do_not_add_up_are_refused(given_: str) -> None:
 
 def test_more_parts_than_blocks_are_refused() -> None:
     with pytest.raises(UsageError, match=r" 1 block,.* 2 stages.*--pipe.*--layers"):
-        cut_evenly(gpt(1), 2, recompute=False)
+        cut_evenly(gpt(1), 2, recomputed=0)
     with pytest.raises(UsageError, match=r"6 blocks,.*\b4 stages\b.*\b2"):
-        cut_evenly(gpt(6), 4, 2, recompute=False)
+        cut_evenly(gpt(6), 4, 2, recomputed=0)
     with pytest.raises(UsageError, match=r" 3 blocks,.* 4 stages"):
         cut_by_hand("1,1,1,0", gpt(3), 4)
     with pytest.raises(UsageError, match=r" 10 blocks, .*--pipe\.$"):
-        cut_evenly(lookup("unet-tiny"), 11, recompute=False)
+        cut_evenly(lookup("unet-tiny"), 11, recomputed=0)

@@ -17,7 +17,8 @@ from engine.pipeline.registry import PipelineOptions
 from engine.planning.equations import Costs
 from engine.planning.grids import SearchSpace, factorisations
 from engine.planning.plan import make_plan
-from engine.planning.rank import Workload, choose_grid
+from engine.planning.rank import choose_grid
+from engine.planning.workload import Workload
 from engine.simulator.bandwidth import Bandwidths, run_links
 from engine.tracing.memory import check_memory as check_traced
 from engine.training_record import Training

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
-from engine.models.flops import forward_flops, hardware_flops, model_flops, repeated_flops
+from engine.models.flops import hardware_flops, model_flops, repeated_flops, step_flops
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.published import Number, select
@@ -35,10 +35,10 @@ def test_the_counts_are_those_of_every_multiplication_written_out() -> None:
     dense += multiplication(rows, h, 4 * h) + multiplication(rows, 4 * h, h)
     attention = batch * heads * (multiplication(s, head, s) + multiplication(s, s, head))
     logits = multiplication(rows, h, TOY.vocabulary)
-    assert forward_flops(TOY, batch).blocks == TOY.layers * (dense + attention)
     assert model_flops(TOY, batch) == 3 * (TOY.layers * (dense + attention) + logits)
     assert hardware_flops(TOY, batch, recompute=True) == 4 * TOY.layers * (dense + attention) + 3 * logits
     assert hardware_flops(TOY, batch, recompute=False) == model_flops(TOY, batch)
+    assert step_flops(TOY, batch, recomputed=2) == model_flops(TOY, batch) + 2 * (dense + attention)
 
 
 LLAMA_TOY = LlamaConfig(
@@ -46,11 +46,11 @@ LLAMA_TOY = LlamaConfig(
 )
 
 
-def counted(model: Architecture, batch: int, *, checkpoint: bool) -> int:
-    """By torch, over the serial model's forward and backward, on the meta device."""
+def counted(model: Architecture, batch: int, *, checkpoint: bool, first: int | None = None) -> int:
+    """By torch, over the serial model's forward and backward, on the meta device. first: blocks that are recomputed."""
     with torch.device("meta"):
         serial = model.serial()
-        serial.recomputed_together = checkpoint
+        serial.recomputed_together, serial.recomputed_blocks = checkpoint, first
         tokens = torch.zeros(batch, model.sequence, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
         serial.loss({"tokens": tokens, "targets": tokens}).backward()
@@ -78,6 +78,8 @@ def test_torchs_own_count_of_the_serial_model_is_the_same_to_the_last_flop(model
     width = model.ffn if isinstance(model, LlamaConfig) else model.wide  # type: ignore[attr-defined]
     spared = multiplication(batch * model.sequence, width, model.hidden) * model.layers
     assert counted(model, batch, checkpoint=True) == hardware_flops(model, batch, recompute=True) - spared
+    one = step_flops(model, batch, recomputed=1) - spared // model.layers
+    assert counted(model, batch, checkpoint=True, first=1) == one
 
 
 @pytest.mark.parametrize("name", ["gpt-5b", "gpt-80b", "gpt-12b"])
@@ -115,8 +117,9 @@ def test_model_flops_are_a_little_more_than_three_quarters_of_hardware_flops() -
 
 
 def test_repeated_attention_is_what_algorithm_1_adds_on_y() -> None:
-    assert repeated_flops(TOY, 4, Grid.parse("2x1x2x2"), recompute=True) == 0
+    assert repeated_flops(TOY, 4, Grid.parse("2x1x2x2"), recomputed=TOY.layers) == 0
     for name, grid, share in (("gpt-20b", "1x2x1x1", 0.045), ("gpt-5b", "1x8x1x1", 0.538)):
         c = lookup(name)
-        passes = repeated_flops(c, 8, Grid.parse(grid), recompute=False) / 3
-        assert passes / forward_flops(c, 8).blocks == pytest.approx(share, abs=1e-3)
+        passes = repeated_flops(c, 8, Grid.parse(grid), recomputed=0) / 3
+        of_blocks = hardware_flops(c, 8, recompute=True) - model_flops(c, 8)
+        assert passes / of_blocks == pytest.approx(share, abs=1e-3)

@@ -115,6 +115,28 @@ CASES = [
 ]
 
 
+FIRST = [
+    ("deep", "1x1x1x1", Batch(8, 4), "bf16", 1, "none", 3),
+    ("deep", "1x1x4x1", Batch(16), "fp32", 1, "oar,ors,oag,cache=2,data", 5),
+    ("deep", "2x2x2x1", Batch(8, 2), "fp32", 2, "oar,ors,oag,data", 3),
+    ("llama8", "2x1x2x1", Batch(8, 2), "bf16", 1, "oar,ors,oag,data", 2),
+    ("unet", "1x1x2x1", Batch(64, 16), "fp32", 1, "oar,ors,oag", 4),
+]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("model", "grid", "batch", "precision", "checkpoint", "overlap", "first"), FIRST)
+def test_the_first_blocks_alone_that_are_recomputed_allocate_what_is_counted(
+    model: str, grid: str, batch: Batch, precision: str, checkpoint: int, overlap: str, first: int
+) -> None:
+    config = replace(_config(MODELS[model], grid, batch, precision, checkpoint, overlap), checkpoint_blocks=first)
+    assert config.grid is not None
+    training = config.training(config.model.resolve())
+    found = peak_of_steps(training, config.grid)
+    assert traced(config) == pytest.approx(found, rel=0.05)
+    assert needs(config).total == pytest.approx(found, rel=Footprint(training).error)
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("model", "grid", "batch", "precision", "checkpoint", "overlap"), CASES)
 def test_a_step_allocates_what_is_counted(

@@ -13,7 +13,7 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.flops import repeated_flops
 from engine.models.mode_choice import ModeName, choose_mode
-from engine.planning.rank import Workload
+from engine.planning.workload import Workload
 from engine.tensor_mode import ALGORITHM_1, SPLIT, SPLIT_HEADS
 from engine.training_record import Training, TrainingOptions
 
@@ -74,8 +74,8 @@ def test_a_training_tells_the_mode_that_it_comes_to_and_repeats_nothing_in_it() 
     assert TrainingOptions(tensor_mode="split").words() == ["--tensor-mode", "split"]
     grid = Grid(y=4)
     for mode in (SPLIT, SPLIT_HEADS):
-        assert repeated_flops(GPT, 8, grid, recompute=True, mode=mode) == 0
-    assert repeated_flops(GPT, 8, grid, recompute=True) > 0
+        assert repeated_flops(GPT, 8, grid, recomputed=GPT.layers, mode=mode) == 0
+    assert repeated_flops(GPT, 8, grid, recomputed=GPT.layers) > 0
 
 
 @pytest.mark.parametrize("name", get_args(ModeName))

@@ -21,7 +21,8 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
-from engine.planning.rank import Workload, grid_within_nodes
+from engine.planning.rank import grid_within_nodes
+from engine.planning.workload import Workload
 from engine.result.metrics import paired
 from engine.result.schema import Iteration, Result, read
 from engine.result.schema.contest import OptimisationSide, Ratio

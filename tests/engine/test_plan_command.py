@@ -181,9 +181,9 @@ def test_a_pipeline_is_explained_with_the_options_that_choose_its_schedule(capsy
     assert "Number 1, grid 1x1x1x1p4: " in said
     assert f"{explain.EQUATIONS[MESSAGES]} over pipe" in said
     assert re.search(r" \S+ GB/s .*two nodes", _line(said, "Over pipe, "))
-    schedule = _line(said, "Its stages ")
+    schedule = _line(said, "A training takes ")
     assert "--schedule message-driven-zb " in schedule
-    assert re.search(r" --pipeline-limit \d+ --weight-limit \d+\.", schedule)
+    assert re.search(r" --pipeline-limit \d+ --weight-limit \d+ ", schedule)
 
 
 def test_where_many_ranks_sum_gradients_the_explanation_says_that_they_travel_in_fp32(

@@ -42,7 +42,8 @@ def test_utilisation_days_and_device_hours_are_those_of_the_time(plan: GridPlan)
     assert row.time_s is not None
     assert row.hfu is not None
     assert row.mfu is not None
-    assert row.mfu < row.hfu < 1
+    assert row.mfu <= row.hfu < 1
+    assert (row.mfu == row.hfu) == (row.recomputed_blocks == 0)
     days = metrics.time_to_solution(plan.token_budget, plan.tokens / row.time_s) / 86400
     assert (row.days, row.device_hours) == pytest.approx((days, days * 24 * 4))
 

@@ -14,7 +14,8 @@ from engine.overlap.flags import Overlap
 from engine.pipeline.fixed_schedules import OneFOneB
 from engine.pipeline.registry import PipelineOptions
 from engine.planning.grids import SearchSpace
-from engine.planning.rank import Workload, pipelines, rank
+from engine.planning.rank import pipelines, rank
+from engine.planning.workload import Workload
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.collectives import Taken
 from engine.simulator.machine import Fitted, MachineModel
@@ -64,6 +65,29 @@ def test_few_groups_predict_what_all_do() -> None:
     assert few.drawn == 6
     assert few.on(MACHINE).time_s == pytest.approx(whole.on(MACHINE).time_s, rel=3e-3)
     assert few.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("first", "every", "overlap", "grid"),
+    [
+        (8, 1, "oar,ors,oag,cache=2", Grid(1, 1, 64, 16)),
+        (1, 1, "oar,ors,oag", Grid(1, 1, 64, 16)),
+        (13, 1, "none", Grid(2, 2, 16, 16)),
+        (9, 2, "all", Grid(2, 1, 32, 16)),
+    ],
+)
+def test_few_blocks_that_are_recomputed_and_few_that_arent_predict_what_all_do(
+    first: int, every: int, overlap: str, grid: Grid
+) -> None:
+    model = few_layers("gpt-10b", 16)
+    training, _ = dry_plan(model, grid, Batch(8192, 8), overlap=Overlap.parse(overlap), checkpoint=every)
+    plan = replace(training, checkpoint_blocks=first), grid
+    whole, few = trace_network(*plan, exact=True), trace_network(*plan)
+    assert few.drawn < whole.drawn == 16
+    assert few.on(MACHINE).time_s == pytest.approx(whole.on(MACHINE).time_s, rel=4e-3)
+    assert few.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
+    all_s, none_s = (trace_network(training.recomputing(number), grid).on(MACHINE).time_s for number in (every, 0))
+    assert none_s < whole.on(MACHINE).time_s < all_s
 
 
 def test_auto_caches_more_blocks_in_more_memory_and_that_saves_time() -> None:
@@ -182,11 +206,14 @@ def test_chunks_are_predicted_with_less_idle_time_and_blocks_of_their_own_cut() 
 def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients() -> None:
     slow = replace(MACHINE, bandwidths=Bandwidths(4, 100e6, 100e9))
     training = dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(32))[0]
-    space, workload = SearchSpace(training.model, 32, exact=True, stages=None), Workload(training, 1e12)
+    space, workload = (
+        SearchSpace(training.model, 32, exact=True, stages=None),
+        Workload(training, 1e12, flops_per_s=200e12),
+    )
     grids = space.pipelines(8, 32)
     assert {grid.size for grid in grids} == {8}
     assert {grid.stages for grid in grids} == {2, 4, 8}
-    first = pipelines(workload, grids, slow.links, compute_s=1.0)[0]
+    first = pipelines(workload, grids, slow.links)[0]
     flat = rank(workload, space.grids(8, 32), slow.bandwidths, links_as_run=slow.links).candidates
     assert first.as_run_s < min(one.as_run_s for one in flat)
 
@@ -194,19 +221,17 @@ def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients(
 def test_stages_stand_outside_data_where_its_sums_then_stay_in_a_node() -> None:
     """A node has four of eight ranks: of four groups of two stages all sum gradients between both, or each in one."""
     slow = replace(MACHINE, bandwidths=Bandwidths(4, 1e9, 100e9))
-    workload = Workload(dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(32))[0], 1e12)
+    workload = Workload(dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(32))[0], 1e12, flops_per_s=200e12)
     grids = [Grid(data=4, pipe=2, pipe_outermost=outermost) for outermost in (False, True)]
-    first, *_, last = pipelines(workload, grids, slow.links, compute_s=1.0)
+    first, *_, last = pipelines(workload, grids, slow.links)
     assert (str(first.grid), str(last.grid)) == ("1x1x1x4P2", "1x1x1x4p2")
 
 
 def test_stages_that_share_cores_do_with_fewer_micro_batches() -> None:
     training = dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(16))[0]
     grids = SearchSpace(training.model, 16, exact=True, stages=8).pipelines(8, 16)
-    of = Workload(training, 1e12)
-    alone, four = (
-        {one.micro for one in pipelines(of, grids, MACHINE.links, 1.0, ranks_per_core=shared)} for shared in (1.0, 4.0)
-    )
+    of = Workload(training, 1e12, flops_per_s=200e12)
+    alone, four = ({one.micro for one in pipelines(of, grids, MACHINE.links, shared)} for shared in (1.0, 4.0))
     assert (alone, four) == ({1, 2}, {1, 2, 4, 8})
 
 

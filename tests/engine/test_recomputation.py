@@ -1,4 +1,4 @@
-"""Activation checkpointing keeps the input of every N-th block, and runs N blocks again together."""
+"""Activation checkpointing keeps the input of every N-th block, and runs N blocks again together: all, or the first."""
 
 from dataclasses import replace
 from functools import cache
@@ -66,19 +66,51 @@ def test_a_stage_of_a_pipeline_has_groups_of_its_own(grid: Grid) -> None:
     assert worst_error(run_ranks(grid, lambda comm: train_parallel(case, comm))[0], serial(GPT)) < 1e-10
 
 
-@pytest.mark.parametrize(("every", "again"), [(1, [4, 3, 2, 1, 0]), (2, [4, 2, 3, 0, 1]), (9, [0, 1, 2, 3, 4])])
-def test_the_last_group_may_be_shorter_and_runs_again_first(every: int, again: list[int]) -> None:
-    model, ran = build_serial(replace(CASE, config=LLAMA, checkpoint=every)), list[int]()
+@pytest.mark.parametrize(
+    ("model", "grid", "every", "first"),
+    [
+        (GPT, Grid(z=2), 1, 3),
+        (GPT, Grid(2, 1, 2, 1), 2, 3),
+        (LLAMA, Grid(1, 2, 1, 2), 1, 1),
+        (BERT, Grid(x=2), 3, 4),
+        (GPT, Grid(pipe=2), 1, 2),
+        (GPT, Grid(z=2, pipe=2), 2, 4),
+        (GPT, Grid(z=2, pipe=2), 1, 1),
+    ],
+    ids=lambda value: getattr(value, "family", str(value)),
+)
+def test_the_first_blocks_alone_run_again_with_the_same_numbers(
+    model: Architecture, grid: Grid, every: int, first: int
+) -> None:
+    order = Written("F0 B0 F1 B1 F2 B2") if grid.stages > 1 else CASE.order
+    case = replace(CASE, config=model, checkpoint=every, recomputed=first, order=order)
+    assert worst_error(run_ranks(grid, lambda comm: train_parallel(case, comm))[0], serial(model)) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "again"),
+    [
+        (1, None, [4, 3, 2, 1, 0]),
+        (2, None, [4, 2, 3, 0, 1]),
+        (9, None, [0, 1, 2, 3, 4]),
+        (1, 3, [2, 1, 0]),
+        (2, 3, [2, 0, 1]),
+    ],
+)
+def test_the_last_group_may_be_shorter_and_runs_again_first(every: int, first: int | None, again: list[int]) -> None:
+    model, ran = build_serial(replace(CASE, config=LLAMA, checkpoint=every, recomputed=first)), list[int]()
     for number, block in enumerate(model.blocks):
         block.register_forward_pre_hook(lambda *_, number=number: ran.append(number))
     model.loss(batch_of_step(replace(CASE, config=LLAMA), 0)).backward()
     assert ran == [0, 1, 2, 3, 4, *again]
 
 
-@pytest.mark.parametrize(("every", "cached"), [(2, 0), (2, 3), (3, 1), (5, 2)])
-def test_once_the_groups_are_known_every_gather_is_ahead_of_its_use(every: int, cached: int) -> None:
-    case = replace(CASE, checkpoint=every, overlap=replace(EAGER, cache=cached))
-    weights_of_block, of_a_tied_table, blocks = 4, 2, 2 * GPT.layers - cached
+@pytest.mark.parametrize(
+    ("every", "cached", "first"), [(2, 0, 5), (2, 3, 5), (3, 1, 5), (5, 2, 5), (1, 2, 3), (2, 0, 4), (1, 3, 2)]
+)
+def test_once_the_groups_are_known_every_gather_is_ahead_of_its_use(every: int, cached: int, first: int) -> None:
+    case = replace(CASE, checkpoint=every, recomputed=first, overlap=replace(EAGER, cache=cached))
+    weights_of_block, of_a_tied_table, blocks = 4, 2, GPT.layers + first - min(cached, first)
     expected = {"ahead": case.micro_batches * (blocks * weights_of_block + of_a_tied_table)}
     assert gathers_once_known(case, Grid(z=2)) == [expected] * 2
 

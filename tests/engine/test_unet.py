@@ -322,7 +322,7 @@ def test_a_rank_repeats_what_no_axis_splits() -> None:
     shape, images = guided(128), 4
     attending = 3 * 4 * images * (7 * 256**2 * 256 + 7 * 64**2 * 256 + 16**2 * 256)
     conv = 2 * images * 1024 * 27 * 128
-    assert repeated_flops(shape, images, Grid(x=3, y=2), recompute=False) == attending + 2 * (2 * conv + 3 * conv)
+    assert repeated_flops(shape, images, Grid(x=3, y=2), recomputed=0) == attending + 2 * (2 * conv + 3 * conv)
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,14 @@ class Case:
     """Training by plain SGD at learning rate 1, because Adam hides a gradient off by a factor.
 
     batches: different ones, before they come again. kernels: by layer, as parallelize() takes them. checkpoint: blocks
-    that are recomputed together.
+    that are recomputed together, the first ones alone where recomputed says how many.
     """
 
     config: Architecture
     sequences: int = 8
     micro_batches: int = 1
     checkpoint: int = 0
+    recomputed: int | None = None
     steps: int = 2
     precision: str = "fp64"
     learning_rate: float = 1.0
@@ -84,7 +85,7 @@ class Outcome:
 def build_serial(case: Case) -> SerialModel:
     dtype = Precision.parse(case.precision).master
     model = initialise_serial(case.config, SEED, dtype=dtype)
-    model.recomputed_together = case.checkpoint
+    model.recomputed_together, model.recomputed_blocks = case.checkpoint, case.recomputed
     return model
 
 
@@ -123,6 +124,7 @@ def train_serial(case: Case) -> Outcome:
 
 
 def start(case: Case, comm: Comm) -> ParallelModel:
+    blocks = (case.recomputed or case.config.layers) if case.checkpoint else 0
     return parallelize(
         case.config,
         comm,
@@ -130,9 +132,10 @@ def start(case: Case, comm: Comm) -> ParallelModel:
         seed=SEED,
         overlap=case.overlap,
         checkpoint_every=case.checkpoint,
+        checkpoint_blocks=case.recomputed,
         kernels=dict(case.kernels),
         mode=case.mode,
-        cut=cut_evenly(case.config, comm.grid.stages, case.order.chunks, recompute=case.checkpoint),
+        cut=cut_evenly(case.config, comm.grid.stages, case.order.chunks, recomputed=blocks),
     )
 
 

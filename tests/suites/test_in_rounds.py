@@ -204,5 +204,5 @@ def test_bubbles_are_those_of_two_equal_stages_with_2_4_and_8_micro_batches(tmp_
 
 def test_both_halves_of_their_network_work_equally_long_by_the_table_that_cuts_it() -> None:
     (model,) = {lookup(point.model) for point in points("bubbles", "local")}
-    before, (first, second), after = split_step_flops(model, recompute=False)
+    before, (first, second), after = split_step_flops(model, recomputed=0)
     assert metrics.stages_differ(second + after, before + first) < UNEVEN / 2

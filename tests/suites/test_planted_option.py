@@ -20,7 +20,7 @@ EDITS = {
     RECORD: [
         ("    @property\n    def recomputed_together", f"{FIELD}\n    @property\n    def recomputed_together"),
         ('"offload": self.offload,', '"offload": self.offload, "planted": self.planted,'),
-        ("        return hardware_flops(", "        return (1 + self.planted) * hardware_flops("),
+        ("        return step_flops(", "        return (1 + self.planted) * step_flops("),
     ],
     PARALLEL: [
         ("    offload: bool = False,\n", "    offload: bool = False,\n    planted: int = 0,\n"),

@@ -134,7 +134,7 @@ class GatherMatmul(torch.autograd.Function):
         I_MK = gather(part.detach(), layer.comm, layer.takes)
         W_NK = layer.schedule.gather(layer.sharded)  # line 2
         kept = part if layer.gathers_again else I_MK
-        ctx.save_for_backward(kept, None if layer.schedule.gathers_again else W_NK)  # line 5
+        ctx.save_for_backward(kept, W_NK if layer.schedule.keeps(layer.sharded) else None)  # line 5
         ctx.layer, ctx.shape = layer, part.shape
         return matmul.forward(I_MK, W_NK, None, layer.kernels.forward)  # line 3
 

@@ -131,7 +131,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, shard: Tensor, layer: SummaLinear) -> Tensor:
         I_MK = inputs.detach().flatten(0, -2).contiguous()
         W_NK = layer.schedule.gather(layer.sharded)
-        ctx.save_for_backward(I_MK, None if layer.schedule.gathers_again else W_NK)
+        ctx.save_for_backward(I_MK, W_NK if layer.schedule.keeps(layer.sharded) else None)
         ctx.layer, ctx.shape = layer, inputs.shape
         O_MN = layer.output(I_MK, W_NK)
         return O_MN.unsqueeze(0).detach()  # for autograd no view, so that what comes next may write into it
