@@ -26,6 +26,10 @@ def _figures(result: Result) -> dict[str, str]:
         "loss": f"{losses[0]:.4f} at first, {losses[-1]:.4f} at last",
         "memory of a rank": f"{size(max(result.memory.peak_bytes_per_rank))} {result.memory.kind}",
     }
+    if result.evaluations:
+        last = result.evaluations[-1]
+        right = "" if last.right is None else f", {last.right:.2%} right"
+        found["evaluation"] = f"loss {last.loss:.4f}{right}, of {last.samples:,} samples"
     if (scaling := result.loss_scaling) is not None:
         found["loss scale"] = f"{scaling.scale:,g} at last, {scaling.skipped} steps skipped"
     return found

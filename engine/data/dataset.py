@@ -35,6 +35,10 @@ class Dataset(Protocol):
     def classes(self) -> tuple[str, ...]:
         """Names of what labels stand for, in their order; none where samples have no labels, or these no names."""
 
+    @property
+    def count(self) -> int:
+        """Samples of an epoch; 0 of a formula, which has no end."""
+
     def verify(self) -> None:
         """Read all of it, and raise UsageError for what isn't as it was prepared."""
 
@@ -66,6 +70,7 @@ class Synthetic:
     identity = SYNTHETIC
     tokenizer: None = None
     classes: tuple[str, ...] = ()
+    count = 0
 
     def verify(self) -> None:
         """Do nothing: a formula is always as it was."""

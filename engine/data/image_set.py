@@ -82,6 +82,11 @@ class ImageSet(Prepared[Header]):
         return self.header.digests
 
     @property
+    def count(self) -> int:
+        """Images of an epoch."""
+        return self.header.images
+
+    @property
     def classes(self) -> tuple[str, ...]:
         return self.header.classes
 

@@ -123,6 +123,11 @@ class Tokens(Prepared[Header]):
         return self.header.digests
 
     @property
+    def count(self) -> int:
+        """Sequences of an epoch."""
+        return self.sequences
+
+    @property
     def tokenizer(self) -> Path:
         """File that made the tokens."""
         return self.path / self.header.tokenizer

@@ -153,6 +153,10 @@ class SerialCrossEntropy(nn.Module):
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
         return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
 
+    def right(self, logits_MV: Tensor, targets_M: Tensor) -> Tensor:
+        """Count the rows whose target has the highest logit, of equal ones the first."""
+        return (logits_MV.max(dim=1).indices == targets_M).sum()
+
 
 class CrossEntropy(nn.Module):
     """Sum of the rows' losses in nats, divided, of logits [M, V / G(axis)] and targets [M]: a scalar, the same along
@@ -178,6 +182,19 @@ class CrossEntropy(nn.Module):
         if self.comm.grid[self.axis] == 1:
             return _CrossEntropy.apply(logits_MV, targets_M, divisor, differentiate, self.ignores)
         return _SplitCrossEntropy.apply(logits_MV, targets_M, divisor, self)
+
+    @torch.no_grad()
+    def right(self, logits_MV: Tensor, targets_M: Tensor) -> Tensor:
+        """Count the rows whose target has the highest logit, of equal ones the first: the same along the axis."""
+        first = self.comm.coords[self.axis] * logits_MV.shape[1]
+        own_MV = at_least_fp32(logits_MV[:, : max(0, self.columns - first)])
+        highest_M, places_M = logits_MV.new_full((2, len(logits_MV)), -torch.inf, dtype=torch.float64)
+        if own_MV.shape[1]:
+            found = own_MV.max(dim=1)
+            highest_M, places_M = found.values.double(), -(found.indices + first).double()
+        of_all_M = self.comm.run(Kind.MAX_REDUCE, self.axis, highest_M.clone())
+        places_M = places_M.where(highest_M == of_all_M, -torch.inf)
+        return (-self.comm.run(Kind.MAX_REDUCE, self.axis, places_M) == targets_M).sum()
 
 
 def _certain(logits_MV: Tensor, targets_M: Tensor, *, first: bool) -> Tensor:

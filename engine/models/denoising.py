@@ -81,6 +81,9 @@ class Denoising:
         """
         return criterion(output, _noise(batch), divisor)
 
+    def right(self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]") -> None:
+        """Count nothing: noise is found more or less well."""
+
     @property
     def diffusion(self) -> "Diffusion":
         """How much of an image is left at each step."""

@@ -47,6 +47,9 @@ class Task(Protocol):
     ) -> "Tensor":
         """Sum the loss over those things, divided: a scalar. divisor: their number in the global batch."""
 
+    def right(self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]") -> "Tensor | None":
+        """Count those of these things that the output has right; None where nothing is right or wrong."""
+
 
 class Classifying:
     """Cross-entropy in nats of logits [..., classes], for which a batch has targets."""
@@ -73,6 +76,9 @@ class Classifying:
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
         return criterion(output.flatten(0, 1), batch["targets"].flatten(), divisor)
+
+    def right(self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]") -> "Tensor":
+        return criterion.right(output.flatten(0, 1), batch["targets"].flatten())  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,9 @@ class ImageClass(Classifying):
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
         return criterion(output, batch["labels"], divisor)
+
+    def right(self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]") -> "Tensor":
+        return criterion.right(output, batch["labels"])  # type: ignore[operator]
 
 
 def scale_pixels(pixels: "Tensor") -> "Tensor":

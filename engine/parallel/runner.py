@@ -74,9 +74,8 @@ class Runner:
         model.abort_step()
         self._held.clear()
         self.most_held = self.most_pending = pending = 0
-        if self._cut.stages > 1 and self._link is None:
-            entering, alike = model.entering(micro_batches[0][1]), model.parts.mode.repeating(Side.STREAM)
-            self._link = self._open_link(entering, model.schedule.compute_dtype, alike)
+        if self._cut.stages > 1:
+            self._connect(micro_batches[0][1])
         cold = self._link is not None and self._cold()
         schedule = self._replayed(passes) if cold else self.schedule
         order = schedule.order(self._stage, self._cut.stages, passes)
@@ -131,6 +130,20 @@ class Runner:
     def _forward(
         self, task: StageTask, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
     ) -> None:
+        module, box = self.model.module, list[Tensor]()
+        entered, output, leaving = self._go_through(task, batch, rows)
+        if output is not None:
+            left = module.task.loss(module.criterion, output, batch, divisor)
+        else:
+            left = Leave.apply(box, *leaving)
+        self._held[task.number, task.chunk] = _Pass(entered, left, box)
+
+    def _go_through(
+        self, task: StageTask, batch: Mapping[str, Tensor], rows: BatchRows | None
+    ) -> tuple[list[Tensor], Tensor | None, Sequence[Tensor]]:
+        """Compute a chunk of the network; return what has come of the stage before, the network's output on the last
+        chunk, and what was sent to the next one on any other.
+        """
         module, cut, entered = self.model.module, self._cut, list[Tensor]()
         at = module.record(next(iter(batch.values())), rows)
         state: State
@@ -138,20 +151,56 @@ class Runner:
             state = module.begin(*module.task.inputs(batch), at=at)
         else:
             assert self._link is not None
-            entered = [one.requires_grad_() for one in self._link.take(task)]
+            entered = [one.requires_grad_(torch.is_grad_enabled()) for one in self._link.take(task)]
             state = entered[0] if len(entered) == 1 else tuple(entered)
         whole = range(len(module.blocks))
         state = module.run_blocks(state, at, whole if cut.stages == 1 else cut.blocks[self._stage][task.chunk])
-        box: list[Tensor] = []
         there = receiver(self._stage, task, cut.stages, cut.chunks)
         if there is None:
-            left = module.task.loss(module.criterion, module.end(state, at), batch, divisor)
-        else:
+            return entered, module.end(state, at), ()
+        assert self._link is not None
+        leaving = [state] if isinstance(state, Tensor) else state
+        self._link.send(there[1], [one.detach() for one in leaving])
+        return entered, None, leaving
+
+    @torch.no_grad()
+    def evaluate(self, micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
+        """Sum the losses of this rank's rows, and count what is right of them: float64 scalars, 0 but on the last
+        stage. NaN are right where the task counts nothing. Without gradients, dropout or a step.
+        """
+        model, module, cut = self.model, self.model.module, self._cut
+        loss_sum, right = (torch.zeros((), dtype=torch.float64, device=self._comm.device) for _ in range(2))
+        tasks = [
+            StageTask(Direction.FORWARD, number, chunk)
+            for number in range(len(micro_batches))
+            for chunk in range(cut.chunks)
+        ]
+        if cut.stages > 1:
+            self._connect(micro_batches[0][1])
             assert self._link is not None
-            leaving = [state] if isinstance(state, Tensor) else state
-            self._link.send(there[1], [one.detach() for one in leaving])
-            left = Leave.apply(box, *leaving)
-        self._held[task.number, task.chunk] = _Pass(entered, left, box)
+            self._link.abort_step()
+            self._link.start_step({Direction.FORWARD: [task for task in tasks if self._takes_message(task)]})
+        module.eval()
+        try:
+            with model.schedule.evaluating():
+                for task in tasks:
+                    rows, batch = micro_batches[task.number]
+                    _, output, _ = self._go_through(task, batch, rows)
+                    if output is not None:
+                        found = module.task.right(module.criterion, output, batch)
+                        right += torch.nan if found is None else found
+                        loss_sum += module.task.loss(module.criterion, output, batch, 1.0)
+        finally:
+            module.train()
+        if self._link is not None:
+            self._link.finish_step()
+        return loss_sum, right
+
+    def _connect(self, batch: Mapping[str, Tensor]) -> None:
+        """Open the link to other stages, once the shapes of micro-batches are known."""
+        if self._link is None:
+            entering, alike = self.model.entering(batch), self.model.parts.mode.repeating(Side.STREAM)
+            self._link = self._open_link(entering, self.model.schedule.compute_dtype, alike)
 
     def _backward(self, task: StageTask) -> Tensor | None:
         at, takes_message = self._held.pop((task.number, task.chunk)), self._takes_message(task)

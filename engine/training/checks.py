@@ -68,6 +68,8 @@ class CheckedRun:
     dataset: Dataset
     saved: "Saved | None" = None
     pretrained: "Pretrained | None" = None
+    evaluated: Dataset | None = None
+    """data that is evaluated, if any is"""
 
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
@@ -98,6 +100,7 @@ class CheckedRun:
         options["pipeline"] = None if self.grid.stages == 1 else self._pipeline()
         options |= training.options_on(self.grid)
         options["data_sha256"] = self.dataset.identity
+        options["evaluation_sha256"] = self.evaluated and self.evaluated.identity
         options["batch"]["micro"] = training.batch.at_once(self.grid)
         del options["overlap"]
         options |= {pace.name: getattr(overlap, pace.name) for pace in fields(Pace)}
@@ -161,12 +164,12 @@ def checked(config: TrainConfig, ranks: int, *, needs_weights: bool = True) -> C
         check_memory(training, grid, config.device_memory, device)
     training.staged(grid)
     dataset = open_dataset(config.data, model.task.data)
-    saved = _saved(config, model, dataset)
+    saved, evaluated = _saved(config, model, dataset), _evaluated(config, model, dataset)
     if pretrained is not None:
         _check_tokenizer(pretrained, dataset)
         _check_classes(pretrained, dataset)
     training = training.with_bucket(grid, config.link_bytes_per_s, config.devices_per_node)
-    return CheckedRun(config, training, grid, dataset, saved, pretrained)
+    return CheckedRun(config, training, grid, dataset, saved, pretrained, evaluated)
 
 
 def _grid(config: TrainConfig) -> Grid | None:
@@ -195,6 +198,40 @@ def check_cache(overlap: Overlap, model: Architecture) -> None:
             f"--overlap cache={overlap.cache} keeps the weights of {overlap.cache} blocks, but {model.name} has "
             f"{model.layers}: use cache={model.layers} or fewer."
         )
+
+
+def _evaluated(config: TrainConfig, model: Architecture, dataset: Dataset) -> Dataset | None:
+    """Open the data that is evaluated. Raises UsageError for less than a batch, or what stands for something else than
+    what is trained on.
+    """
+    folder, every, batch = config.evaluation_data, config.evaluate_every, config.batch.sequences
+    if (folder is None) != (every == 0) or every < 0:
+        raise UsageError(
+            "--evaluation-data and --evaluate-every go together: give a prepared folder and a number of steps from 1 "
+            "up, or leave both out."
+        )
+    if folder is None:
+        return None
+    found = model.task.data.open(folder)
+    if found.count < batch:
+        raise UsageError(
+            f"--evaluation-data {folder} has {found.count} {model.task.data.samples}, but whole batches of {batch} are "
+            "evaluated: prepare more, or take a smaller --batch-size."
+        )
+    if dataset.classes and found.classes != dataset.classes:
+        raise UsageError(
+            f"The classes of --evaluation-data {folder} are {', '.join(found.classes[:MOST_NAMED])}, but those of "
+            f"--data {', '.join(dataset.classes[:MOST_NAMED])}: prepare both of the same folders of classes."
+        )
+    if dataset.tokenizer is not None and found.tokenizer is not None:
+        from engine.data.tokenizer import are_same
+
+        if not are_same(dataset.tokenizer, found.tokenizer):
+            raise UsageError(
+                f"The tokens of --evaluation-data {folder} are of another tokenizer than those of --data: prepare it "
+                f"with `data prepare --tokenizer {dataset.tokenizer.parent}`."
+            )
+    return found
 
 
 def _check_tokenizer(pretrained: "Pretrained", dataset: Dataset) -> None:

@@ -21,6 +21,7 @@ from engine.training_record import OVERLAP, PIPELINE, OverlapOption, RunOptions,
 MODEL = Group("model: a published size, or a shape", f"Published sizes: {', '.join(published())}", sort_key=1)
 RUN = Group("run", sort_key=2)
 CHECKPOINTS = Group("checkpoints", sort_key=5)
+EVALUATION = Group("evaluation: loss, and what is right, of data that isn't trained on", sort_key=5.5)
 PROFILE = Group(
     "profile: what ran in some iterations, which take longer for it and don't count; on CUDA all have timing events",
     sort_key=6,
@@ -114,6 +115,10 @@ class TrainConfig(RunConfig, OverlapOption):
     """go on from the latest checkpoint below DIR"""
     other_data: Annotated[bool, Parameter(group=CHECKPOINTS)] = False
     """go on with other --data than the checkpoint was trained on"""
+    evaluate_every: Annotated[int, Parameter(group=EVALUATION)] = 0
+    """after every N-th step, and after the last, of which the times of iterations have nothing"""
+    evaluation_data: Annotated[Folder | None, Parameter(group=EVALUATION)] = None
+    """prepared as --data is: as many whole batches as it has"""
     export: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """after the last step write the weights of --model hf:... into DIR, in the format that they came in"""
 

@@ -5,12 +5,13 @@ import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from engine.data.dataset import Dataset
 from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.measure.recorder import Recording
 from engine.output import RENEWED
 from engine.profiling.session import Profiling
-from engine.result.schema import Iteration
+from engine.result.schema import Evaluation, Iteration
 from engine.result.schema.profile import Profile
 from engine.result.schema.step import Breakdown, Energy
 from engine.training.config import TrainConfig
@@ -29,6 +30,7 @@ class Measurements:
     """Measurements of a run so far."""
 
     iterations: list[Iteration] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     recording: Recording = field(default_factory=Recording)
     """of the counted iterations, on this rank"""
     prefetch_bytes: int = 0
@@ -73,11 +75,16 @@ def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool
 
 
 def run_iterations(
-    trainer: Trainer, config: TrainConfig, measurements: Measurements, meter: Meter, profiling: Profiling | None = None
+    trainer: Trainer,
+    config: TrainConfig,
+    measurements: Measurements,
+    meter: Meter,
+    profiling: Profiling | None = None,
+    evaluated: Dataset | None = None,
 ) -> None:
     """Train for the configured iterations, noting each as it ends, profiling some if asked to. Raises Diverged.
 
-    meter: of energy, of the counted ones.
+    meter: of energy, of the counted ones. evaluated: data of which the loss is wanted after some steps.
     """
     training, recorder = trainer.training, trainer.recorder
     flops = training.flops
@@ -95,13 +102,26 @@ def run_iterations(
         counted = index >= config.warmup
         if counted:
             meter.between_steps()
-        if config.save is not None and trainer.done % config.save_every == 0:
-            with meter.paused() if counted else nullcontext():
+        saves = config.save is not None and trainer.done % config.save_every == 0
+        evaluates = evaluated is not None and (
+            trainer.done % config.evaluate_every == 0 or index == config.iterations - 1
+        )
+        with meter.paused() if counted and (saves or evaluates) else nullcontext():
+            if saves and config.save is not None:
                 trainer.save(config.save)
+            if evaluates and evaluated is not None:
+                measurements.evaluations.append(_evaluate(trainer, evaluated))
     meter.stop()
     memory = trainer.model.gathered_memory
     measurements.prefetch_bytes, measurements.cache_bytes = memory.prefetch_bytes, memory.cache_bytes
     measurements.cached_blocks = trainer.model.cached_blocks
+
+
+def _evaluate(trainer: Trainer, dataset: Dataset) -> Evaluation:
+    found = trainer.evaluate(dataset)
+    right = "" if found.right is None else f"  right {found.right:.2%}"
+    log.info("after step %d: loss %.4f%s  of %d samples", trainer.done, found.loss, right, found.samples)
+    return Evaluation(step=trainer.done, loss=found.loss, right=found.right, samples=found.samples, time_s=found.time_s)
 
 
 def describe(iteration: Iteration, iterations: int, flops: float) -> str:

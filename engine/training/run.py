@@ -136,7 +136,7 @@ def _train(
         if config.profile is not None and isinstance(recorder, NamingRecorder):
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
             profiling = Profiling(request, comm, trainer.model, recorder)
-        run_iterations(trainer, config, measurements, energy.meter, profiling)
+        run_iterations(trainer, config, measurements, energy.meter, profiling, run.evaluated)
         trainer.release()
         if config.export is not None and run.pretrained is not None:
             export(run.pretrained, comm, trainer.model.own_parameters(), config.export, run.dataset.tokenizer)
@@ -194,6 +194,7 @@ def run_fields(run: CheckedRun, measurements: Measurements, memory: Memory) -> d
     gathered = ("prefetch_bytes", "cached_blocks", "cache_bytes")
     return {
         "summary": _summary(run, measurements),
+        "evaluations": tuple(measurements.evaluations),
         "memory": memory.model_copy(update={name: getattr(measurements, name) for name in gathered}),
         "collectives": collectives(measurements.recording),
         "breakdown": measurements.breakdown,

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+EVALUATION_SEED = 0
+"""Seed of the order of samples that are evaluated, and of what is masked of them, whatever a training's is."""
 SCALE_INTERVAL = 2000
 """Good steps in a row after which the scale doubles: GradScaler's growth_interval."""
 
@@ -84,6 +87,17 @@ class Step(NamedTuple):
     def skipped(self) -> bool:
         """Whether the step was skipped, as a gradient had overflowed at that loss scale."""
         return self.loss_scale is not None and not math.isfinite(self.gradient_norm)
+
+
+class Evaluated(NamedTuple):
+    """Outcome of an evaluation."""
+
+    loss: float
+    """mean, in nats"""
+    right: float | None
+    """share of tokens or images whose target has the highest logit; None where nothing is right or wrong"""
+    samples: int
+    time_s: float
 
 
 class Trainer:
@@ -225,6 +239,20 @@ class Trainer:
             return self.model.sum_over_batch(own.double())
         return own * self.comm.grid.batch_split
 
+    def evaluate(self, dataset: Dataset) -> Evaluated:
+        """Evaluate the network on a dataset, as many whole batches of training as it has. Collective."""
+        batch, start = self.training.batch.sequences, time.perf_counter()
+        totals = torch.zeros(2, dtype=torch.float64, device=self.comm.device)
+        count: float | Tensor = 0.0
+        for number in range(batches := dataset.count // batch):
+            micro_batches = self._read(dataset, number, EVALUATION_SEED)
+            count = count + self._valid(micro_batches)
+            totals += torch.stack(self.runner.evaluate(micro_batches))
+        loss, right = (self.model.sum_losses(total) / count for total in totals)
+        share = right.item()
+        seconds = time.perf_counter() - start
+        return Evaluated(loss.item(), None if math.isnan(share) else share, batches * batch, seconds)
+
     def _next_batch(self) -> list[MicroBatch]:
         """Return what was read ahead, if it is of this step; else read it."""
         ahead, self._ahead = self._ahead, None
@@ -234,19 +262,18 @@ class Trainer:
 
     def _micro_batches(self) -> list[MicroBatch]:
         """Make this rank's share of the step's batch."""
+        return self._read(self.dataset, self.done, self.training.seed)
+
+    def _read(self, dataset: Dataset, step: int, seed: int) -> list[MicroBatch]:
+        """Make this rank's share of a step's batch of a dataset."""
         training, comm = self.training, self.comm
         found: list[MicroBatch] = []
         for part in training.batch.micro_batches(comm.grid, comm.coords):
             read = sampler.batch(
-                self.dataset,
-                training.model.task.batch,
-                seed=training.seed,
-                step=self.done,
-                batch_size=training.batch.sequences,
-                rows=part,
+                dataset, training.model.task.batch, seed=seed, step=step, batch_size=training.batch.sequences, rows=part
             )
             sequences = torch.arange(part.start, part.stop, device=comm.device)
-            rows = BatchRows(training.seed, self.done, sequences)
+            rows = BatchRows(seed, step, sequences)
             found.append((rows, to_device(comm.device, read)))
         return found
 

@@ -35,13 +35,13 @@ OF_TRAIN = """
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
     timeline learning-rate beta1 beta2 weight-decay clip lr-warmup-steps lr-decay-steps
-    profile profile-iterations profile-ranks
+    profile profile-iterations profile-ranks evaluate-every evaluation-data
     save save-every export resume other-data pipe schedule pipeline-limit weight-limit chunks stages
     messages system
 """
 OF_NO_ABLATION = """
     iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every export resume other-data
-    profile profile-iterations profile-ranks
+    evaluate-every evaluation-data profile profile-iterations profile-ranks
 """
 OF_TURNS = "variant rounds steps-per-round end-within"
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]

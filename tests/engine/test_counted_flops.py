@@ -16,7 +16,7 @@ from engine.comm.launch import from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.models.flops import hardware_flops
+from engine.models.flops import hardware_flops, step_flops
 from engine.result import schema
 from engine.result.schema import Result
 from engine.result.schema.bench import CountedStep
@@ -52,7 +52,7 @@ def test_a_step_of_the_engine_has_the_flops_of_the_formula_to_the_last(
 def test_a_formula_that_is_off_by_1_percent_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = [one.counted for one in count(tmp_path).counted_flops]
     monkeypatch.setattr(
-        "engine.training_record.hardware_flops", lambda *given, **named: hardware_flops(*given, **named) * 101 // 100
+        "engine.training_record.step_flops", lambda *given, **named: step_flops(*given, **named) * 101 // 100
     )
     found = count(tmp_path / "off").counted_flops
     assert [one.counted for one in found] == right

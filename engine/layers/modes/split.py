@@ -221,8 +221,13 @@ class SplitCrossEntropy(CrossEntropy):
         self.place = comm.grid.position(comm.coords, mode.inner.rows)
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
-        first = self.place * len(logits_MV)
-        return super().forward(logits_MV, targets_M[first : first + len(logits_MV)], divisor)
+        return super().forward(logits_MV, self._own(targets_M, len(logits_MV)), divisor)
+
+    def right(self, logits_MV: Tensor, targets_M: Tensor) -> Tensor:
+        return super().right(logits_MV, self._own(targets_M, len(logits_MV)))
+
+    def _own(self, targets_M: Tensor, rows: int) -> Tensor:
+        return targets_M[self.place * rows : (self.place + 1) * rows]
 
 
 class _Move(torch.autograd.Function):

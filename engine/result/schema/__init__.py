@@ -96,6 +96,19 @@ class Summary(Record):
     """hardware_flops_per_s over the job's empirical peak."""
 
 
+class Evaluation(Record):
+    """Evaluation of data that isn't trained on, after a step."""
+
+    step: int
+    """Steps that were done, those before a resume included."""
+    loss: float
+    """Mean in nats."""
+    right: float | None = None
+    """Share of tokens or images whose target has the highest logit; None where nothing is right or wrong."""
+    samples: int
+    time_s: float
+
+
 class Memory(Record):
     """Peak memory of ranks."""
 
@@ -170,6 +183,7 @@ class Result(Document):
     grid: GridText | None = None
     model: Model | None = None
     iterations: tuple[Iteration, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
     summary: Summary | None = None
     memory: Memory | None = None
     collectives: tuple[Collective, ...] = ()
