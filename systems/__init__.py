@@ -41,6 +41,15 @@ ANY = ".*"
 """Pattern of a system that any machine is."""
 
 
+class Neighbours(Record):
+    """Devices of a node, one after the other in its order, that faster links connect than all others."""
+
+    devices: Count
+    """Number of a group."""
+    bytes_per_s: Fact
+    """Rate between two of a group."""
+
+
 class Node(Record):
     """Hardware of one node. Bandwidths are bytes/s in one direction."""
 
@@ -51,6 +60,8 @@ class Node(Record):
     nic_bytes_per_s: Fact | None = None
     intra_node_bytes_per_s: Fact | None = None
     """Rate between two devices of the node; where links differ, of the slowest of them."""
+    neighbours: Neighbours | None = None
+    """Groups within which links are faster."""
 
 
 def _pattern(text: str) -> str:

@@ -37,7 +37,7 @@ def _interrupt(number: int, _: object) -> None:
 def _build(shape: Shape) -> None:
     """Write the files, then start the head and the nodes, join them, and start Slurm. Raises Problem."""
     addresses = network.addresses(shape.nodes)
-    slurm.configure(addresses, shape.ranks_per_node)
+    slurm.configure(addresses, shape.ranks_per_node, slow_pairs=shape.slow_pairs)
     nodes: dict[str, node.Node] = {}
     for name in (HEAD, *addresses):
         nodes[name] = node.begin(name)

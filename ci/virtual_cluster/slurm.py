@@ -36,7 +36,7 @@ KillOnBadExit=1
 KillWait=5
 SlurmdTimeout=30
 EnforcePartLimits=ALL
-NodeName=DEFAULT CPUs={ranks} State=UNKNOWN
+NodeName=DEFAULT CPUs={ranks} Features={links} State=UNKNOWN
 {nodes}
 PartitionName=all Nodes=ALL Default=YES OverSubscribe=EXCLUSIVE DefaultTime=10 MaxTime=240 State=UP
 """
@@ -50,8 +50,11 @@ def refuse_another() -> None:
         raise Problem(f"SLURM_CONF={other} makes Slurm's commands speak to another cluster: unset it.")
 
 
-def configure(nodes: dict[str, IPv4Address], ranks_per_node: int) -> None:
-    """Write munge's key, the hosts that nodes know, and Slurm's configuration, which its commands find by a link."""
+def configure(nodes: dict[str, IPv4Address], ranks_per_node: int, *, slow_pairs: bool) -> None:
+    """Write munge's key, the hosts that nodes know, and Slurm's configuration, which its commands find by a link.
+
+    slow_pairs: whether links between pairs of nodes are slower, which nodes have as a feature: jobs may ask for it.
+    """
     key = os.open(STATE / "munge.key", os.O_CREAT | os.O_WRONLY, 0o600)
     os.write(key, os.urandom(128))
     os.close(key)
@@ -60,7 +63,14 @@ def configure(nodes: dict[str, IPv4Address], ranks_per_node: int) -> None:
         hosts += [f"{address} {name}", f"::ffff:{address} {name}"]  # the latter is how torch's store sees its clients
     (STATE / "hosts").write_text("\n".join([*hosts, ""]))
     lines = "\n".join(f"NodeName={name} NodeAddr={address}" for name, address in nodes.items())
-    slurm = TEMPLATE.format(head=HEAD, head_address=HEAD_ADDRESS, state=STATE, ranks=ranks_per_node, nodes=lines)
+    slurm = TEMPLATE.format(
+        head=HEAD,
+        head_address=HEAD_ADDRESS,
+        state=STATE,
+        ranks=ranks_per_node,
+        nodes=lines,
+        links="pairs" if slow_pairs else "equal",
+    )
     (STATE / "slurm.conf").write_text(slurm)
     version = [int(part) for part in run("slurmd", "-V").split()[-1].split(".")[:2]]
     plugin = "disabled" if version >= [24, 5] else "cgroup/v1"  # before 24.05 this is what does nothing unless asked

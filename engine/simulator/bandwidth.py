@@ -142,6 +142,8 @@ def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
     between = measured.inter if measured else None
     stated = node.intra_node_bytes_per_s.value if node.intra_node_bytes_per_s else inf
     within = min(intra.values(), default=stated)
+    if node.neighbours and not intra:
+        intra = _of_neighbours(node.neighbours.devices.value, node.neighbours.bytes_per_s.value)
     if _is_one_node(system):
         return Bandwidths(devices_per_node=ANY_NUMBER, inter=within, within=within, intra=intra)
     devices = node.devices.value if node.devices else measured.devices_per_node if measured else 1
@@ -152,6 +154,12 @@ def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
         assert node.nic_bytes_per_s is not None
         of_rank, inter = node.nic_bytes_per_s.value, node.nics.value * node.nic_bytes_per_s.value
     return Bandwidths(devices_per_node=devices, inter=inter, within=within, intra=intra, of_rank=of_rank)
+
+
+def _of_neighbours(devices: int, bytes_per_s: float) -> dict[tuple[int, int], float]:
+    """Give the bandwidths of groups that lie among so many neighbours."""
+    pairs = ((apart, size) for apart in range(1, devices) for size in range(2, devices // apart + 1))
+    return {(apart, size): bytes_per_s for apart, size in pairs if devices % (apart * size) == 0}
 
 
 def lacking(system: "System", measured: "Measured | None") -> list[str]:

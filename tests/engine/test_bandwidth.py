@@ -133,3 +133,10 @@ def test_a_pipelines_link_is_the_one_between_nodes_as_soon_as_one_message_takes_
     assert found.hop_leaves_node(grid) == leaves
     of_pipe = found.links(grid, lambda axis: Link(0.0), lambda leaves: Link(found.inter if leaves else found.within))
     assert of_pipe == dict.fromkeys(Axis, Link(0.0)) | {Axis.PIPE: Link(found.inter if leaves else found.within)}
+
+
+def test_neighbours_find_their_faster_links_where_a_group_lies_among_them() -> None:
+    found = bandwidths(systems.load("system-ii"), None)
+    assert along(found, "2x4x1x1") == [184, 15]
+    assert along(found, "4x2x1x1") == [15, 15]
+    assert along(found, "1x2x2x2") == [184, 15, 15]

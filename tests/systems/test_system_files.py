@@ -13,7 +13,7 @@ from engine.published import select
 from systems import Count, Fact, SystemFileError, settings
 from systems.partition import LAUNCHERS, SCHEDULERS, fill, places_ranks, placing
 
-UNPUBLISHED = {"local", "vcluster"}
+UNPUBLISHED = {"local", "vcluster", "vcluster-pairs"}
 PUBLISHED = sorted(set(systems.names()) - UNPUBLISHED)
 
 DEVICE = "device: {name: a device, kind: cuda, peak_flops: {bf16: {value: 1.0e+12, source: its data sheet}}}"

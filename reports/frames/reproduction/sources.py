@@ -7,7 +7,7 @@ nothing was measured. A new claim is data; a new kind of measurement is one func
 from collections.abc import Mapping
 
 from engine.published.claims import Claim, Target
-from reports.frames.reproduction import contests, curves, devices, models, overlaps, scaling
+from reports.frames.reproduction import contests, curves, devices, models, overlaps, scaling, tensor_modes
 from reports.frames.reproduction.samples import COLLECTIVES, Source
 
 SOURCES: Mapping[tuple[str, str], Source] = {
@@ -56,8 +56,15 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("p2p", "message_s"): devices.message_order,
     ("p2p", "ratio"): devices.message_ratio,
     ("p2p", "all_reduce_s"): devices.all_reduce_order,
+    ("tensor_modes", "images_per_s"): tensor_modes.rate,
+    ("tensor_modes", "over_1d"): tensor_modes.gain,
+    ("tensor_modes", "throughput_gained"): tensor_modes.gain,
+    ("tensor_modes", "speed_up"): tensor_modes.largest_gain,
 }
-ORDERS: Mapping[tuple[str, str], Source] = {("weak_scaling", "hardware_flops_per_s"): scaling.lead_over_printed}
+ORDERS: Mapping[tuple[str, str], Source] = {
+    ("weak_scaling", "hardware_flops_per_s"): scaling.lead_over_printed,
+    ("tensor_modes", "images_per_s"): tensor_modes.order,
+}
 """Sources of orders by a figure that numbers have too."""
 
 
