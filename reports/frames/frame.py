@@ -14,6 +14,7 @@ from engine.grid import Grid
 from engine.overlap.flags import Pace, bucket_bytes
 from engine.result import metrics
 from engine.result.schema import Result
+from engine.tensor_mode import ALGORITHM_1
 from reports.derived import by_row
 from reports.frames import contests, origin
 from reports.frames.devices import broadcasts, gemm_modes, rings, samples, transfers
@@ -261,12 +262,14 @@ def _option(config: dict[str, Any], *path: str) -> str:
 
 def _tuning(overlap: str, config: dict[str, Any], grid: str | None) -> str:
     """Give the options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1. And
-    whether its products were tuned, or nothing was stepped.
+    its tensor mode, but for Algorithm 1, and whether its products were tuned, or nothing was stepped.
     """
     flags = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")
     options = [option for word, option in _TUNES.items() if word in flags and option in config]
     defaults = asdict(Pace()) | {"bucket_bytes": _usual_bucket(config, grid)}
     set_to = [f"{name}={config[name]}" for name in options if config[name] != defaults[name]]
+    mode = config.get("tensor_mode") or ALGORITHM_1.name
+    set_to += [f"tensor_mode={mode}"] if mode != ALGORITHM_1.name else []
     own = {"tune_matmul": bool(config.get("tune_matmul")), "no optimizer": config.get("optimizer") == "none"}
     return clean(", ".join([*set_to, *(word for word, is_so in own.items() if is_so)]))
 

@@ -22,10 +22,13 @@ def jobs(
     series: str = "colossal-ai",
     model: str = "vit-24x2048",
     grid: str = "",
+    first: int = 0,
 ) -> list[Result]:
-    """Three jobs of each mode at these images a second."""
+    """Three jobs of each mode at these images a second. first: number of a mode's first job."""
     return [
-        _job(mode, rate, job, system, ranks, series, model, grid) for mode, rate in rates.items() for job in range(3)
+        _job(mode, rate, job, system, ranks, series, model, grid)
+        for mode, rate in rates.items()
+        for job in range(first, first + 3)
     ]
 
 

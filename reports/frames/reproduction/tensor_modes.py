@@ -20,9 +20,8 @@ from reports.frames.reproduction.samples import (
     place_of,
     setting,
 )
+from reports.frames.tensor_modes import MODES, STUDY, mode_of
 
-STUDY = "tensor_modes"
-MODES = ("1D", "2D", "2.5D", "3D")
 PAIRED = "System II"
 """Machine of the paper whose links between pairs of devices are slower than within them."""
 PAIRS = re.compile("-pairs$")
@@ -43,11 +42,6 @@ class _Rates(NamedTuple):
         """Return the rate of one mode over that of another."""
         one, two = self.sample(mode), self.sample(other)
         return divided(one, two, f"{one.of}, over {two.of}") if one and two else None
-
-
-def mode_of(row: Row) -> str:
-    """Return the mode on which the name of a job's series ends."""
-    return str(row["series"]).rpartition("-")[2].upper()
 
 
 def rate(asked: Asked) -> Sample | None:
@@ -100,7 +94,7 @@ def _groups(asked: Asked, rows: Iterable[Row]) -> list[_Rates]:
     """Return the rates of each number of devices and network, in the order in which settings are asked."""
     found = []
     for jobs in in_order(grouped(rows, lambda row: (row["ranks"], row["model"]))):
-        by_mode = {mode: [row for row in jobs if mode_of(row) == mode] for mode in MODES}
+        by_mode = {mode: [row for row in jobs if mode_of(row["series"]) == mode] for mode in MODES}
         of = f"{jobs[0]['model']} on {int(jobs[0]['ranks'])}"
         found.append(_Rates(of, {mode: _fastest(rows) for mode, rows in by_mode.items() if rows}))
     return found
