@@ -16,6 +16,7 @@ from engine.overlap.flags import ALL, AUTO, Overlap, Pace
 from engine.planning.rank import choose_grid
 from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig, TuneMatmul
+from engine.training.data_checks import MOST_NAMED, check_classes, check_tokenizer, open_evaluated
 from engine.training_record import Training
 
 if TYPE_CHECKING:
@@ -164,10 +165,10 @@ def checked(config: TrainConfig, ranks: int, *, needs_weights: bool = True) -> C
         check_memory(training, grid, config.device_memory, device)
     training.staged(grid)
     dataset = open_dataset(config.data, model.task.data)
-    saved, evaluated = _saved(config, model, dataset), _evaluated(config, model, dataset)
+    saved, evaluated = _saved(config, model, dataset), open_evaluated(config, model, dataset)
     if pretrained is not None:
-        _check_tokenizer(pretrained, dataset)
-        _check_classes(pretrained, dataset)
+        check_tokenizer(pretrained, dataset)
+        check_classes(pretrained, dataset)
     training = training.with_bucket(grid, config.link_bytes_per_s, config.devices_per_node)
     return CheckedRun(config, training, grid, dataset, saved, pretrained, evaluated)
 
@@ -197,65 +198,6 @@ def check_cache(overlap: Overlap, model: Architecture) -> None:
         raise UsageError(
             f"--overlap cache={overlap.cache} keeps the weights of {overlap.cache} blocks, but {model.name} has "
             f"{model.layers}: use cache={model.layers} or fewer."
-        )
-
-
-def _evaluated(config: TrainConfig, model: Architecture, dataset: Dataset) -> Dataset | None:
-    """Open the data that is evaluated. Raises UsageError for less than a batch, or what stands for something else than
-    what is trained on.
-    """
-    folder, every, batch = config.evaluation_data, config.evaluate_every, config.batch.sequences
-    if (folder is None) != (every == 0) or every < 0:
-        raise UsageError(
-            "--evaluation-data and --evaluate-every go together: give a prepared folder and a number of steps from 1 "
-            "up, or leave both out."
-        )
-    if folder is None:
-        return None
-    found = model.task.data.open(folder)
-    if found.count < batch:
-        raise UsageError(
-            f"--evaluation-data {folder} has {found.count} {model.task.data.samples}, but whole batches of {batch} are "
-            "evaluated: prepare more, or take a smaller --batch-size."
-        )
-    if dataset.classes and found.classes != dataset.classes:
-        raise UsageError(
-            f"The classes of --evaluation-data {folder} are {', '.join(found.classes[:MOST_NAMED])}, but those of "
-            f"--data {', '.join(dataset.classes[:MOST_NAMED])}: prepare both of the same folders of classes."
-        )
-    if dataset.tokenizer is not None and found.tokenizer is not None:
-        from engine.data.tokenizer import are_same
-
-        if not are_same(dataset.tokenizer, found.tokenizer):
-            raise UsageError(
-                f"The tokens of --evaluation-data {folder} are of another tokenizer than those of --data: prepare it "
-                f"with `data prepare --tokenizer {dataset.tokenizer.parent}`."
-            )
-    return found
-
-
-def _check_tokenizer(pretrained: "Pretrained", dataset: Dataset) -> None:
-    """Raise UsageError for text whose tokens are others than those that the network knows."""
-    own = pretrained.tokenizer
-    if own is None or dataset.tokenizer is None:
-        return
-    from engine.data.tokenizer import are_same
-
-    if not are_same(own, dataset.tokenizer):
-        raise UsageError(
-            f"The tokens of {dataset.tokenizer.parent} are of another tokenizer than {own}, so the network would learn "
-            f"them anew: prepare the text with `data prepare --tokenizer {pretrained.folder}`."
-        )
-
-
-def _check_classes(pretrained: "Pretrained", dataset: Dataset) -> None:
-    """Raise UsageError for images whose classes are the network's in another order."""
-    own = dataset.classes
-    theirs = pretrained.classes if own else ()
-    if own != theirs and sorted(own) == sorted(theirs):
-        raise UsageError(
-            f"The images' classes are {', '.join(own)}, but {pretrained.folder} has {', '.join(theirs)}: "
-            "put its id2label, or the folders that were prepared, in the other's order."
         )
 
 
@@ -359,7 +301,6 @@ def _check_places(config: TrainConfig) -> None:
         check_folder("--save", config.save)
 
 
-MOST_NAMED = 5
 WAITS = "--overlap data sums gradients early, but the optimizer waits for all of them: "
 CLIPPED = WAITS + "clipping needs the norm of the whole gradient (--clip 0 steps each bucket as it is summed)."
 SCALED = WAITS + "in fp16 a step is skipped where any gradient overflows."

@@ -18,7 +18,7 @@ from engine.errors import UsageError
 from engine.files import json_of
 from engine.models.adapters.folder import Pretrained, open_pretrained, read_network
 from engine.models.adapters.safetensors import read_header
-from engine.training.checks import _check_classes
+from engine.training.data_checks import check_classes
 
 DEEP = "[" * 200_000
 
@@ -158,6 +158,6 @@ def test_classes_in_another_order_are_refused(tmp_path: Path, capsys: pytest.Cap
         classes = ("a", "b", "c")
 
     with pytest.raises(UsageError, match="c, b, a"):
-        _check_classes(pretrained, Photographs())  # type: ignore[arg-type]
+        check_classes(pretrained, Photographs())  # type: ignore[arg-type]
     Photographs.classes = ("x", "y")
-    _check_classes(pretrained, Photographs())  # type: ignore[arg-type]
+    check_classes(pretrained, Photographs())  # type: ignore[arg-type]
