@@ -61,7 +61,7 @@ def gain(asked: Asked) -> Sample | None:
 
 def largest_gain(asked: Asked) -> Sample | None:
     """Return the largest rate of a mode over 1D on the same devices, of all numbers of devices."""
-    groups = _groups(asked, asked.rows("train", STUDY))
+    groups = _groups(asked, asked.rows("train", STUDY)) if _alike(asked) else []
     ratios = [group.ratio(mode, MODES[0]) for group in groups for mode in MODES[1:]]
     known = [one for one in ratios if one is not None]
     return max(known, key=lambda one: one.value, default=None)
@@ -77,13 +77,18 @@ def order(asked: Asked) -> Sample | None:
     return ratio and lead_of(ratio)
 
 
+def _alike(asked: Asked) -> bool:
+    """Say whether the machine is the paper's, or one with links of the same sort: equal, or slower between pairs."""
+    return asked.home or (asked.claim.system == PAIRED) == bool(PAIRS.search(asked.machine))
+
+
 def _mode(framework: str) -> str:
     return framework.rpartition(" ")[2]
 
 
 def _at(asked: Asked, devices: tuple[int, int] | None) -> _Rates | None:
-    """Return the rates on so many devices; of a machine that isn't the paper's those of links of the same sort."""
-    if not asked.home and (asked.claim.system == PAIRED) != bool(PAIRS.search(asked.machine)):
+    """Return the rates on so many devices."""
+    if not _alike(asked):
         return None
     rows = asked.rows("train", STUDY)
     within = [row for row in rows if devices is None or devices[0] <= row["ranks"] <= devices[1]]
