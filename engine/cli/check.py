@@ -37,7 +37,7 @@ def check(
     config, said = with_grid(replace(config, overlap=overlap), overlap, ranks)
     run = checked(config, ranks, needs_weights=False)
     if config.verify:
-        run.dataset.verify()
+        run.verify()
     training = run.training
     for notice in [*said, *notices(run)]:
         complain(notice)

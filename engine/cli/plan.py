@@ -72,7 +72,8 @@ class PlanConfig(TrainingOptions, OverlapOption):
     precision: PrecisionName | None = None  # type: ignore[assignment]
     """bf16 and fp16 keep fp32 masters; fp16 scales its loss (default: bf16, or fp16 without it; fp32 on a CPU)"""
     checkpoint_activations: Annotated[bool | None, Parameter(negative="--keep-activations")] = None  # type: ignore[assignment]
-    """recompute each block in the backward, or none (default: no more than memory asks for; by --equations all)"""
+    """recompute each block in the backward, or none (default: as memory asks, in stages all or none; by --equations
+    all)"""
     tensor_mode: Literal["any", ModeName] = "any"  # type: ignore[assignment]
     """any: for each grid the best of 4d, split and 2d; the others as of a training"""
     device_memory: Bytes | None = None

@@ -64,7 +64,7 @@ def carry_out(run: CheckedRun, launch: Launch, notices: Sequence[str], *, as_jso
         reporter.begin()
         reporter.listen()
         if run.config.verify and launch.local_rank == 0:
-            run.dataset.verify()
+            run.verify()
         with loading():
             from engine.training.run import train
 

@@ -187,7 +187,7 @@ class CrossEntropy(nn.Module):
     def right(self, logits_MV: Tensor, targets_M: Tensor) -> Tensor:
         """Count the rows whose target has the highest logit, of equal ones the first: the same along the axis."""
         first = self.comm.coords[self.axis] * logits_MV.shape[1]
-        own_MV = at_least_fp32(logits_MV[:, : max(0, self.columns - first)])
+        own_MV = logits_MV[:, : max(0, self.columns - first)]
         highest_M, places_M = logits_MV.new_full((2, len(logits_MV)), -torch.inf, dtype=torch.float64)
         if own_MV.shape[1]:
             found = own_MV.max(dim=1)

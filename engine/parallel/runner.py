@@ -179,7 +179,8 @@ class Runner:
             self._connect(micro_batches[0][1])
             assert self._link is not None
             self._link.abort_step()
-            self._link.start_step({Direction.FORWARD: [task for task in tasks if self._takes_message(task)]})
+            expected = {Direction.FORWARD: [task for task in tasks if self._takes_message(task)]}
+            self._link.start_step(expected, ahead=False)  # as in a first step, whose host waits for the device
         module.eval()
         try:
             with model.schedule.evaluating():

@@ -9,6 +9,8 @@ from engine.data.dataset import Samples
 from engine.footprint.memory import RESERVE
 from engine.grid import Axis
 from engine.models.flops import model_flops
+from engine.models.mode_choice import GATHERING
+from engine.overlap.flags import ALL
 from engine.pipeline.registry import ScheduleChoice
 from engine.planning.workload import Candidate, Workload
 from engine.result import metrics
@@ -215,14 +217,16 @@ class GridPlan(Document):
         return what if together == 1 else f"{what} (--checkpoint-every {together})"
 
     def words(self, row: Row) -> list[str]:
-        """Return the options of a training on a grid as it is planned."""
-        options = replace(self.training, tensor_mode=row.tensor_mode)  # type: ignore[arg-type]
+        """Return the options of a training on a grid as it is planned, but for the pace of its overlap."""
+        again = self.training.gather_inputs_again and row.tensor_mode in GATHERING
+        options = replace(self.training, tensor_mode=row.tensor_mode, gather_inputs_again=again)  # type: ignore[arg-type]
         if row.recomputed_blocks is not None:
             options = replace(
                 options.recomputing(int(row.recomputed_blocks > 0)), checkpoint_blocks=row.recomputed_blocks or None
             )
         schedule = ScheduleChoice.parse(row.schedule).words if row.schedule else ()
-        return ["--grid", row.grid, "--micro-batch", str(row.micro_batch), *schedule, *options.words()]
+        overlap = [] if self.overlap == str(ALL) else ["--overlap", self.overlap]
+        return ["--grid", row.grid, "--micro-batch", str(row.micro_batch), *schedule, *options.words(), *overlap]
 
     def to_json(self) -> str:
         """Write the text of the file, without what isn't known."""

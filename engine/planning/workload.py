@@ -119,8 +119,15 @@ class Workload:
 
     def least(self, grid: Grid) -> tuple[Training, Needs]:
         """Return the way that needs least, with what it needs by the count."""
-        micro = self.training.batch.micro or 1
-        ways = [in_micro_batches(way, micro) for way in self._ways(grid, micro) or [self.training]]
+        batch = self.training.batch
+        micros = [batch.micro] if batch.micro else divisors(max(1, batch.sequences // grid.batch_split))
+        smallest: dict[ModeName, Training] = {}
+        for micro in micros:
+            for way in self._ways(grid, micro):
+                smallest.setdefault(way.tensor_mode, in_micro_batches(way, micro))
+            if len(smallest) >= max(1, len(self.modes)):
+                break
+        ways = list(smallest.values()) or [in_micro_batches(self.training, micros[0])]
         return min(((way, self.count(grid, way)) for way in ways), key=lambda found: found[1].total)
 
     def count(self, grid: Grid, training: Training) -> Needs:
@@ -241,11 +248,14 @@ class Workload:
                 if micro == way.batch.at_once(grid):
                     return  # there is no larger one, for which to recompute
 
-    def choose_staged(self, grid: Grid, micro: int, links_as_run: LinksOn) -> Candidate | None:
+    def choose_staged(
+        self, grid: Grid, micro: int, links_as_run: LinksOn, limit: float | None = None
+    ) -> Candidate | None:
         """Choose the same on a grid with stages in micro-batches of so many sequences."""
+        limit = self.usable if limit is None else limit
         ways = [in_micro_batches(way, micro) for way in self._ways(grid, micro)]
         ways += [way.recomputing(0) for way in ways if self.recomputes_least]
-        fit = [way for way in ways if self.count(grid, way).total <= self.usable]
+        fit = [way for way in ways if self.count(grid, way).total <= limit]
         found = [self.candidate(grid, way, links_as_run) for way in fit]
         return min(found, key=lambda one: one.estimate_s, default=None)
 

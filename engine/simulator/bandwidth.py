@@ -34,6 +34,8 @@ class Bandwidths:
     """Most that one rank sends to other nodes, such as the rate of its NIC where a node has several. The papers have no
     such limit: without it Eq. 7 is theirs.
     """
+    neighbours: int = ANY_NUMBER
+    """Devices within which `intra` holds: messages that leave them find `within`."""
 
     def along(self, grid: Grid, axis: Axis) -> float:
         """Give the bytes/s that one group of the axis finds while all of them communicate (axonn-sc24 case 1, Eq. 7).
@@ -71,7 +73,8 @@ class Bandwidths:
         """
         if leaves_node:
             return min(link * self._between(grid.stride(axis), 1), self.within)
-        return self.intra.get((grid.stride(axis), 2), self.within)
+        stride = grid.stride(axis)
+        return self.intra.get((stride, 2), self.within) if stride * grid[axis] <= self.neighbours else self.within
 
     def links(self, grid: Grid, group: Callable[[Axis], Link], message: Callable[[bool], Link]) -> Links:
         """Give the links of all axes, which are those of their groups, but on the axis of stages that of the slowest
@@ -142,10 +145,12 @@ def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
     between = measured.inter if measured else None
     stated = node.intra_node_bytes_per_s.value if node.intra_node_bytes_per_s else inf
     within = min(intra.values(), default=stated)
+    neighbours = ANY_NUMBER
     if node.neighbours and not intra:
-        intra = _of_neighbours(node.neighbours.devices.value, node.neighbours.bytes_per_s.value)
+        neighbours = node.neighbours.devices.value
+        intra = _of_neighbours(neighbours, node.neighbours.bytes_per_s.value)
     if _is_one_node(system):
-        return Bandwidths(devices_per_node=ANY_NUMBER, inter=within, within=within, intra=intra)
+        return Bandwidths(ANY_NUMBER, inter=within, within=within, intra=intra, neighbours=neighbours)
     devices = node.devices.value if node.devices else measured.devices_per_node if measured else 1
     if between is not None:
         of_rank, inter = between.bytes_per_s, between.node_rate()
@@ -153,7 +158,7 @@ def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
         assert node.nics is not None
         assert node.nic_bytes_per_s is not None
         of_rank, inter = node.nic_bytes_per_s.value, node.nics.value * node.nic_bytes_per_s.value
-    return Bandwidths(devices_per_node=devices, inter=inter, within=within, intra=intra, of_rank=of_rank)
+    return Bandwidths(devices, inter=inter, within=within, intra=intra, of_rank=of_rank, neighbours=neighbours)
 
 
 def _of_neighbours(devices: int, bytes_per_s: float) -> dict[tuple[int, int], float]:

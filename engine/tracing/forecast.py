@@ -103,10 +103,10 @@ def forecast(
 ) -> list[Candidate]:
     """Return the candidates that fit with their forecasts, the first with a timeline, in the order of best_first.
 
-    Each is trained in the way that is estimated to take least of those that fit; those of the first FINAL that fit
-    only with all blocks recomputed recompute as few as that takes. exact: the first FINAL are forecast once more, by
-    the whole network's trace, and come before the others. shown: pipelines that come behind as many grids may be left
-    out.
+    Each is trained in the way that is estimated to take least of those that fit; those of the first FINAL without
+    stages that fit only with all blocks recomputed recompute as few as that takes. exact: the first FINAL are forecast
+    once more, by the whole network's trace, and come before the others. shown: pipelines that come behind as many grids
+    may be left out.
     """
     with _map(workload, len(candidates), exact=exact) as each:
         trace = partial(trace_candidates, workload, machine=machine, each=each)
@@ -195,21 +195,30 @@ def _trace_fitting(
 def _staged_fitting(
     workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, each: type[map], by_s: float
 ) -> list[SimulatedStep]:
-    """Simulate the pipelines, but for those that take longer for sure, and keep those that fit by their traces."""
-    steps = []
-    for candidate, traced in zip(
-        candidates, trace_candidates(workload, candidates, machine, by_s=by_s, each=each), strict=True
-    ):
-        assert isinstance(traced, TracedStages)
-        if (step := traced.on(machine, by_s=by_s)).time_s < inf:
-            steps.append((candidate, traced, step))
-    trainings, grids = [traced.training_of(step) for _, traced, step in steps], [one.grid for one, *_ in steps]
-    needs = each(trace_needs, trainings, grids, [workload.device] * len(steps))
-    return [
-        (replace(candidate, needs=needed), traced, step)
-        for needed, (candidate, traced, step) in zip(needs, steps, strict=True)
-        if needed.total <= workload.usable
-    ]
+    """Simulate the pipelines, but for those that take longer for sure, and keep those that fit by their traces, where
+    need be trained otherwise.
+    """
+    found, left = list[SimulatedStep](), list(candidates)
+    while left:
+        steps = []
+        for candidate, traced in zip(
+            left, trace_candidates(workload, left, machine, by_s=by_s, each=each), strict=True
+        ):
+            assert isinstance(traced, TracedStages)
+            if (step := traced.on(machine, by_s=by_s)).time_s < inf:
+                steps.append((candidate, traced, step))
+        trainings, grids = [traced.training_of(step) for _, traced, step in steps], [one.grid for one, *_ in steps]
+        needs = each(trace_needs, trainings, grids, [workload.device] * len(steps))
+        others = list[Candidate | None]()
+        for needed, (candidate, traced, step) in zip(needs, steps, strict=True):
+            if needed.total <= workload.usable:
+                found.append((replace(candidate, needs=needed), traced, step))
+            else:
+                limit = SURELY_LESS * candidate.needs.total * workload.usable / needed.total
+                other = workload.choose_staged(candidate.grid, candidate.micro, machine.links, limit)
+                others.append(other and replace(other, equations=candidate.equations))
+        left = [candidate for candidate in others if candidate is not None]
+    return found
 
 
 def _ordered(steps: Sequence[SimulatedStep], machine: MachineModel) -> list[Candidate]:

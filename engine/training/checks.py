@@ -87,6 +87,12 @@ class CheckedRun:
         """List the trainings that the run takes, each with its grid."""
         return ((self.training, self.grid),)
 
+    def verify(self) -> None:
+        """Read all data, and raise UsageError for what isn't as it was prepared."""
+        self.dataset.verify()
+        if self.evaluated is not None:
+            self.evaluated.verify()
+
     def compare(self, setup: ContestSetup) -> "Contest | None":
         """Carry out the contest that the run is; None for a training. Collective. Raises Diverged."""
         return None

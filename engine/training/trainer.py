@@ -228,7 +228,11 @@ class Trainer:
         if overlap.cache_bytes is None:
             free = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory()
         passes = self.training.under_way(self.comm.grid, self.comm.coords[CUTTING_STAGES])
-        fits = overlap.auto_blocks(free, [passes * block_bytes for block_bytes in self.model.block_bytes()])
+        needed = [passes * block_bytes for block_bytes in self.model.block_bytes()]
+        fits = overlap.auto_blocks(free, needed)
+        stage = self.comm.coords[CUTTING_STAGES]
+        if fits == len(needed) < sum(map(len, self.model.cut.blocks[stage])):
+            fits = self.training.model.layers  # a stage that recomputes few blocks, or none, holds back no other
         self._auto_blocks = int(self.comm.gather_rows(torch.tensor([fits])).min().item())
         self._keep_auto()
 

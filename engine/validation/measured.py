@@ -178,6 +178,8 @@ def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun
         own = result.labels["system"], result.model.name, result.ranks, config["batch"]["sequences"]
         if (*own, config["precision"], config["checkpoint_activations"]) != same:
             continue
+        if config.get("checkpoint_blocks") is not None:
+            continue
         if config["slow_stage"] is not None or config["delays_s"]:
             continue
         if (grid := Grid.parse(result.grid)).size != grid.stages:
@@ -249,6 +251,11 @@ def _made(
 ) -> MeasuredJob:
     """Make the job that a result is of. times, exposed: of each grid, the fastest first."""
     assert some.model is not None
+    if some.config.get("checkpoint_blocks") is not None:
+        raise UsageError(
+            f"The job {series} of {system} recomputes some blocks alone, which no row of measured times tells: leave "
+            "its results out, or measure it with all or none."
+        )
     provenance = some.provenance
     return MeasuredJob(
         name=series,

@@ -51,6 +51,7 @@ class OnPlannersGrid(rfm.RegressionTestPlugin):
             precision=self.precision,
             checkpoint_activations=self.checkpoint_activations,
             keep_activations=not self.checkpoint_activations,
+            checkpoint_blocks=self.asked.checkpoint_blocks,
             tensor_mode=self.asked.tensor_mode,
             **own,
         )

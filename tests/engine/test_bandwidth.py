@@ -140,3 +140,8 @@ def test_neighbours_find_their_faster_links_where_a_group_lies_among_them() -> N
     assert along(found, "2x4x1x1") == [184, 15]
     assert along(found, "4x2x1x1") == [15, 15]
     assert along(found, "1x2x2x2") == [184, 15, 15]
+    messages = {grid: found.of_message(Grid.parse(grid), Axis.PIPE, leaves_node=False) for grid in STAGES}
+    assert messages == {"1x1x1x1p2": 184e9, "1x1x1x1p8": 15e9, "2x1x1x1p4": 15e9}
+
+
+STAGES = ("1x1x1x1p2", "1x1x1x1p8", "2x1x1x1p4")

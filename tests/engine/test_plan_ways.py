@@ -130,6 +130,37 @@ def test_a_training_takes_a_row_by_its_words(tight: GridPlan, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["grid"] == row.grid
 
 
+def test_a_pipeline_that_a_trace_finds_too_large_is_trained_otherwise() -> None:
+    """The count may err: what it needs at most is given as a limit, until nothing is left."""
+    grid, of = Grid(pipe=4), workload(None)
+    kept = of.choose_staged(grid, 1, AS_RUN)
+    assert kept is not None
+    assert kept.training.recomputed_blocks == 0
+    other = of.choose_staged(grid, 1, AS_RUN, 0.999 * kept.needs.total)
+    assert other is not None
+    assert other.training.recomputed_blocks == DEEP.layers
+    assert of.choose_staged(grid, 1, AS_RUN, 0.5 * other.needs.total) is None
+
+
+def test_a_row_has_no_option_that_its_mode_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--system", "frontier", "--model", "gpt-local-1", "--gpus", "4", "--batch-size", "16", "--json"]
+    words += ["--pipe", "1", "--gather-inputs-again", "--overlap", "none"]
+    assert main(words) == 0
+    plan = GridPlan.model_validate_json(capsys.readouterr().out)
+    for mode in ("4d", "split", "2d"):
+        options = plan.words(plan.rows[0].model_copy(update={"tensor_mode": mode}))
+        assert ("--gather-inputs-again" in options) == (mode == "split")
+        assert options[-2:] == ["--overlap", "none"]
+
+
+def test_what_needs_least_may_be_a_square_in_larger_micro_batches() -> None:
+    grid = Grid(2, 2, 4)
+    training, needs = workload(None, modes=("2d",), sequences=32).least(grid)
+    assert training.tensor_mode == "2d"
+    assert training.batch.micro == 2
+    assert needs.total > 0
+
+
 def test_options_that_contradict_one_another_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     job = ["plan", "--system", "frontier", "--model", "gpt-local-1", "--gpus", "4", "--batch-size", "16"]
     for words in (

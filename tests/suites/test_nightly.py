@@ -277,7 +277,11 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Night]:
     return cache(lambda name: described(tmp_path_factory.mktemp(name), *NIGHT, "--system", name))
 
 
-@pytest.fixture(params=systems.names())
+WITHOUT_NIGHTS = {"system-iv", "vcluster-pairs"}
+"""Systems whose nodes have one device, so that four of them have too few for a night: one study alone is for these."""
+
+
+@pytest.fixture(params=sorted({*systems.names()} - WITHOUT_NIGHTS))
 def night(request: pytest.FixtureRequest, nights: Callable[[str], Night]) -> tuple[str, Night]:
     return request.param, nights(request.param)
 
