@@ -17,12 +17,11 @@ from engine.files import write_text
 from engine.loading import loading
 from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
-from engine.models.mode_choice import ModeName
+from engine.models.mode_choice import MODES, ModeName
 from engine.options import Bytes, File, check_file, word
 from engine.output import complain, log_to_stderr, say
 from engine.overlap.flags import Pace
 from engine.planning.grids import SearchSpace
-from engine.planning.workload import MODES
 from engine.training.checks import check_cache
 from engine.training.config import MODEL
 from engine.training_record import OverlapOption, PrecisionName, Training, TrainingOptions

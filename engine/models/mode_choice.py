@@ -12,6 +12,8 @@ from engine.tensor_mode import ALGORITHM_1, SPLIT, SPLIT_HEADS, SQUARE, SQUARE_A
 
 ModeName = Literal["auto", "4d", "split", "split-heads", "1d", "2d", "2d-published", "2.5d", "3d"]
 SQUARES = {"2d": SQUARE, "2.5d": SQUARE, "2d-published": SQUARE_AS_PUBLISHED}
+MODES: tuple[ModeName, ...] = ("4d", "split", "2d")
+"""Modes of which a plan chooses; of those that are estimated to take as long the first."""
 GATHERING: tuple[ModeName, ...] = ("auto", "split", "split-heads", "3d")
 """Names of modes that split activations, if only on some grids."""
 

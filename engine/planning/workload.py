@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 PASSES_A_STAGE = 4
 """Micro-batches for each stage of a pipeline, where a rank's share has so many sequences."""
-MODES: tuple[ModeName, ...] = ("4d", "split", "2d")
-"""Tensor modes of which a plan chooses; of those that are estimated to take as long the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from functools import partial
 from math import inf
 
 from engine.errors import RunError
+from engine.footprint.memory import Needs
 from engine.grid import Grid
 from engine.loading import cores
 from engine.output import RENEWED
@@ -155,8 +156,7 @@ def _recomputing_fewest(
     fewer = dict[int, Candidate]()
     for at, (candidate, *_) in enumerate(found[:FINAL]):
         if candidate.grid.stages == 1 and candidate.training.recomputed_blocks:
-            count = workload.count(candidate.grid, candidate.training).total
-            limit = SURELY_LESS * workload.usable * count / candidate.needs.total
+            limit = _by_the_error(workload, workload.count(candidate.grid, candidate.training), candidate.needs)
             if (other := workload.recompute_fewest(candidate, machine.links, limit)) is not None:
                 fewer[at] = replace(other, equations=candidate.equations)
     for at, candidate, traced in zip(fewer, fewer.values(), trace(list(fewer.values())), strict=True):
@@ -185,11 +185,16 @@ def _trace_fitting(
             if needs.total <= workload.usable:
                 found.append((replace(candidate, needs=needs), traced))
             else:
-                limit = SURELY_LESS * candidate.needs.total * workload.usable / needs.total
+                limit = _by_the_error(workload, candidate.needs, needs)
                 other = workload.choose(candidate.grid, machine.links, limit)
                 others.append(other and replace(other, equations=candidate.equations))
         left = [candidate for candidate in others if candidate is not None]
     return found
+
+
+def _by_the_error(workload: Workload, counted: Needs, traced: Needs) -> float:
+    """Return the bytes that another way may need by the count, if that errs as it does of one that was traced."""
+    return SURELY_LESS * counted.total * workload.usable / traced.total
 
 
 def _staged_fitting(
@@ -214,7 +219,7 @@ def _staged_fitting(
             if needed.total <= workload.usable:
                 found.append((replace(candidate, needs=needed), traced, step))
             else:
-                limit = SURELY_LESS * candidate.needs.total * workload.usable / needed.total
+                limit = _by_the_error(workload, candidate.needs, needed)
                 other = workload.choose_staged(candidate.grid, candidate.micro, machine.links, limit)
                 others.append(other and replace(other, equations=candidate.equations))
         left = [candidate for candidate in others if candidate is not None]

@@ -54,12 +54,13 @@ class Traced:
         return in_turns(self._at_its_share(machine, timeline), machine.ranks_per_core)
 
     def _at_its_share(self, machine: MachineModel, timeline: bool) -> Simulated:
-        shown = simulate(self.shown, machine, timeline=timeline)
+        largest = self.shown
+        shown = simulate(largest, machine, timeline=timeline)
         if self.whole:
             return shown
         found = _scaled(shown, 0.0)
         for one, often in self.terms:
-            found = _combined(found, shown if one is self.shown else simulate(one, machine), often)
+            found = _combined(found, shown if one is largest else simulate(one, machine), often)
         return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=shown.timeline)
 
 

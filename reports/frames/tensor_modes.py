@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from engine.grid import Axis, Grid
-from engine.published import select
+from engine.published import machine_name, select
 from engine.result.gate import over_jobs
 from engine.result.judges.peers import FEWEST_JOBS
 from engine.simulator.collectives import moved_bytes
@@ -93,7 +93,7 @@ def _published(job: "pd.Series[Any]") -> float:
         for number in printed
         if number.framework.endswith(f" {job['mode']}")
         and number.model.lower() == str(job["model"]).lower()
-        and number.system.lower().replace(" ", "-") == job["system"]
+        and machine_name(number.system) == job["system"]
     ]
     return same[0] if same else float("nan")
 

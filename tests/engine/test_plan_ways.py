@@ -12,10 +12,11 @@ from engine.footprint.memory import Footprint
 from engine.grid import Grid
 from engine.models.flops import model_flops, repeated_flops, step_flops
 from engine.models.gpt.config import GPTConfig
+from engine.models.mode_choice import MODES
 from engine.overlap.flags import ALL
 from engine.planning.document import GridPlan
 from engine.planning.rank import rank
-from engine.planning.workload import MODES, Workload
+from engine.planning.workload import Workload
 from engine.simulator.bandwidth import Bandwidths, run_links
 from engine.training_record import Training, TrainingOptions
 
