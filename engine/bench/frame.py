@@ -25,7 +25,7 @@ from engine.timeouts import Timeouts
 from engine.training.gathered import Ranks, everyones, roster
 from engine.training.stall import watched
 
-BenchKind = Literal["gemm", "matmul", "memory", "latency", "flops", "collectives", "p2p", "sample"]
+BenchKind = Literal["gemm", "matmul", "memory", "latency", "flops", "layers", "collectives", "p2p", "sample"]
 Table = tuple[Sequence[str], list[tuple[str, ...]]]
 """Head and rows."""
 SMALLEST, LARGEST = 4096, 2**50

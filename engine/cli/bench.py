@@ -1,5 +1,5 @@
-"""`bench gemm`, `memory`, `latency`, `flops`, `matmul`, `collectives` and `p2p` measure what devices do, and the links
-between them.
+"""`bench gemm`, `memory`, `latency`, `flops`, `layers`, `matmul`, `collectives` and `p2p` measure what devices do, and
+the links between them.
 """
 
 from dataclasses import asdict, dataclass
@@ -13,6 +13,7 @@ from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
+from engine.models.mode_choice import ModeName
 from engine.options import GRID, Bytes, DeviceName, Labels, Out, Seconds, word
 from engine.output import columns
 from engine.timeouts import Timeouts
@@ -101,6 +102,33 @@ def flops(
         from engine.bench.flops import Flops
 
     return measure(Flops(model.resolve(), micro_batch, precision), common, out)
+
+
+def layers(
+    *,
+    grid: Annotated[
+        Grid, word(Grid.parse, GRID), Parameter(help="of the job, one of whose ranks this may be")
+    ] = Grid(),
+    tensor_mode: Annotated[ModeName, Parameter(help="way in which both lie on the grid")] = "auto",
+    batch: Annotated[str, Parameter(help="sequences of all ranks: LOW..HIGH doubles, or a comma list")] = "32",
+    hidden: Annotated[str, Parameter(help="features that each takes and gives, likewise")] = "1024",
+    seq: Annotated[int, Parameter(help="tokens of a sequence")] = 512,
+    precision: Annotated[PrecisionName, Parameter(help="of the layers")] = "fp32",
+    common: Common = Common(),
+    out: Out = Path("results/layers.json"),
+) -> int:
+    """Count what two linear layers move and hold in a step of a tensor mode, beside closed forms.
+
+    One rank alone stands for any rank of the grid; then nothing is sent, and its memory and what it would send count.
+
+      python -m engine bench layers --grid 4x4x4x1 --tensor-mode 3d
+      torchrun --nproc-per-node 4 -m engine bench layers --grid 2x2x1x1 --tensor-mode 2d --batch 64..512
+    """
+    with loading():
+        from engine.bench.layers import Layers, parse_counts
+
+    batches, features = parse_counts("--batch", batch), parse_counts("--hidden", hidden)
+    return measure(Layers(grid, tensor_mode, batches, features, seq, precision), common, out)
 
 
 def matmul(

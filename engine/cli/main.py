@@ -11,7 +11,7 @@ from inspect import cleandoc
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
-from engine.cli.bench import collectives, flops, gemm, latency, matmul, memory, p2p, startup
+from engine.cli.bench import collectives, flops, gemm, latency, layers, matmul, memory, p2p, startup
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
 from engine.cli.contests import grids, optimisations, overlap, pipeline
@@ -68,7 +68,7 @@ def commands(name: str) -> App:
         name="bench",
         help="Measure a device, links between several, overlaps, schedules, grids, optimisations, or us against peers.",
     )
-    devices = (gemm, memory, latency, flops, collectives, p2p, matmul, startup)
+    devices = (gemm, memory, latency, flops, layers, collectives, p2p, matmul, startup)
     for command in (*devices, overlap, pipeline, grids, optimisations, peers, dry):
         bench.command(command)
     app.command(bench)

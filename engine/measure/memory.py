@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch._C._profiler import RecordScope
@@ -102,13 +102,15 @@ class _Allocations(profiler.profile):
 
 
 class Allocated:
-    """Watch over allocations while it is entered; peak_bytes is set when it is left without an error.
+    """Watch over allocations while it is entered; peak_bytes and held_bytes are set when it is left without an error.
 
     Counted is what the work allocates beyond what was there when it began. On processors torch's profiler tells every
     allocation of a tensor; what libraries take for themselves while they multiply is not among them.
     """
 
     peak_bytes: int | None = None
+    held_bytes: int | None = None
+    """What is still there at the end."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -142,15 +144,23 @@ class Allocated:
             return
         if self._profile is None:
             self.peak_bytes = torch.cuda.max_memory_allocated(self._device) - self._before
+            self.held_bytes = torch.cuda.memory_allocated(self._device) - self._before
         else:
             assert self._profile.kineto_results is not None
             events = self._profile.kineto_results.experimental_event_tree()
-            self.peak_bytes = most_held(chain.from_iterable(map(_allocated, events)))
+            self.peak_bytes, self.held_bytes = held(chain.from_iterable(map(_allocated, events)))
             self._profile = None
 
 
-def most_held(events: Iterable[tuple[int, int, int]]) -> int:
-    """Return the highest running total of allocations less releases, in bytes.
+class Held(NamedTuple):
+    """Running total of allocations less releases, in bytes."""
+
+    most: int
+    last: int
+
+
+def held(events: Iterable[tuple[int, int, int]]) -> Held:
+    """Return the highest running total of allocations less releases, and the last.
 
     events: when, where and how many, as the profiler has them, releases as negative numbers.
 
@@ -159,22 +169,22 @@ def most_held(events: Iterable[tuple[int, int, int]]) -> int:
     """
     starts: list[int] = []
     sizes: dict[int, int] = {}
-    held = most = 0
+    now = most = 0
     for _, address, size in sorted(events):
         first = bisect_left(starts, address)
         if size > 0 and first and starts[first - 1] + sizes[starts[first - 1]] > address:
             first -= 1
         gone = starts[first : bisect_left(starts, address + max(size, 1))]
         if size < 0 and not gone:  # of before
-            held += size
+            now += size
             continue
-        held -= sum(sizes.pop(start) for start in gone)
+        now -= sum(sizes.pop(start) for start in gone)
         starts[first : first + len(gone)] = [address] if size > 0 else []
         if size > 0:
             sizes[address] = size
-            held += size
-            most = max(most, held)
-    return most
+            now += size
+            most = max(most, now)
+    return Held(most, now)
 
 
 def _allocated(event: Any) -> Iterator[tuple[int, int, int]]:

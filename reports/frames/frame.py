@@ -19,6 +19,7 @@ from reports.derived import by_row
 from reports.frames import contests, origin
 from reports.frames.devices import broadcasts, gemm_modes, rings, samples, transfers
 from reports.frames.jobs import as_others, fields, long, with_moments
+from reports.frames.layers import layers
 from reports.frames.predictions import Predictions, newest_first
 from reports.frames.sides import STEP_COLUMNS, Sides, sides, step_values
 from reports.frames.tunings import Tunings, tunings
@@ -55,9 +56,9 @@ class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream, launches and counted_flops one of each that the
     results carry.
 
-    modes, rings, broadcasts, transfers and samples are as devices.py makes them; energy has a row for each component of
-    results that looked for counters. sides are those of contests, and tunings are of the tuner's tables.
-    Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
+    modes, rings, broadcasts, transfers and samples are as devices.py makes them, layers as layers.py does; energy has a
+    row for each component of results that looked for counters. sides are those of contests, and tunings are of the
+    tuner's tables. Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
     runs: pd.DataFrame
@@ -68,6 +69,7 @@ class Frames:
     stream: pd.DataFrame
     launches: pd.DataFrame
     counted_flops: pd.DataFrame
+    layers: pd.DataFrame
     rings: pd.DataFrame
     broadcasts: pd.DataFrame
     transfers: pd.DataFrame
@@ -83,7 +85,7 @@ class Frames:
         """Return the same frames with these runs only."""
         parts = (
             *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers"),
-            *("broadcasts", "samples", "energy", "counted_flops"),
+            *("broadcasts", "samples", "energy", "counted_flops", "layers"),
         )
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         parted = {name: getattr(self, name).of(runs) for name in ("sides", "tunings")}
@@ -116,6 +118,7 @@ def frames(
         _stream(results),
         launches.rename(columns={"median_s": "launch_s"}),
         _counted_flops(results),
+        layers(results),
         rings(results),
         broadcasts(results),
         transfers(results),

@@ -1,4 +1,6 @@
-"""Tensor modes: which split of a product is the fastest where (colossal-ai 5.2, Table 3 and Fig. 11)."""
+"""Tensor modes: which split of a product is the fastest where (colossal-ai 5.2, Table 3 and Fig. 11), and what two
+layers move and hold (Table 1, Fig. 5 and 8).
+"""
 
 from collections.abc import Sequence
 
@@ -7,6 +9,7 @@ import pandas as pd
 from engine.published import select
 from reports import text
 from reports.columns import columns_of, failures, first, provenance
+from reports.figures import layers
 from reports.frames.frame import Frames
 from reports.frames.tensor_modes import PAPER, ModesSetting, ranked, settings
 from reports.frames.tensor_modes import STUDY as NAME
@@ -16,6 +19,8 @@ from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
 from reports.words import NOTES, STUDIES
 
+LAYERS = "layers"
+"""Study of suites/layers.py."""
 OVER_1D = Column("By 1D", "over_1d", text.times, missing="no 1D")
 PUBLISHED = Column("Published, images/s", "published", text.significant, missing="not printed")
 
@@ -27,13 +32,15 @@ def build(mine: Frames, everything: Frames) -> Page:
     sections += [
         PageSection(title, _blocks(name, setting), f"modes-{name}", one_of_many=True) for name, title, setting in titled
     ]
+    if counted := layers.blocks(mine.layers, mine.runs):
+        sections.append(PageSection("What two layers move and hold", counted, "layers"))
     if found:
         sections.append(PageSection("Details", (*failures(mine.runs, "failed"), provenance(mine.runs))))
     sections.append(PageSection("Published figures", (_published(),)))
-    return Page(sections, _headline(found), empty=not found)
+    return Page(sections, _headline(found), empty=not found and not counted)
 
 
-STUDY = Study(NAME, 3.6, trainings_of(NAME), build)
+STUDY = Study(NAME, 3.6, lambda runs: trainings_of(NAME)(runs) | (runs["study"] == LAYERS), build)
 
 
 def _title(setting: ModesSetting) -> str:

@@ -82,8 +82,11 @@ def _written(value: float) -> str:
 
 
 def _grids(result: Result) -> list[str]:
-    """List the grids that the ranks formed; of `bench matmul`, each is one of a grid that isn't there."""
-    own = [result.grid] if result.grid is not None and result.kind != "matmul" else []
+    """List the grids that the ranks formed; of `bench matmul`, each is one of a grid that isn't there, as one rank of
+    `bench layers` may be.
+    """
+    stands = result.kind == "matmul" or (result.kind == "layers" and result.ranks == 1)
+    own = [result.grid] if result.grid is not None and not stands else []
     return own + [one.grid for one in result.sides(GridSide)]
 
 

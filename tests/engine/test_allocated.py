@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from engine.measure.memory import Allocated, most_held
+from engine.measure.memory import Allocated, held
 
 BIG = 1 << 20
 CPU = torch.device("cpu")
@@ -21,6 +21,7 @@ def test_what_was_there_before_does_not_count_and_what_is_released_counts_no_lon
         del one
         two, three = big(), big()
     assert memory.peak_bytes == two.nbytes + three.nbytes
+    assert memory.held_bytes == two.nbytes + three.nbytes
     assert before.nbytes == BIG
 
 
@@ -39,9 +40,9 @@ def test_what_another_thread_releases_is_no_leak() -> None:
 def test_an_allocation_over_parts_of_two_that_are_gone_takes_the_place_of_both() -> None:
     """Two adjacent allocations of eight bytes, with no release seen."""
     two = [(1, 100, 8), (2, 108, 8)]
-    assert most_held(two) == 16
-    assert most_held([*two, (3, 104, 8), (4, 200, 4)]) == 16, "eight, and four elsewhere"
-    assert most_held([*two, (3, 116, 4)]) == 20, "beside them"
-    assert most_held([*two, (3, 96, 4)]) == 20
-    assert most_held([*two, (3, 100, -8), (4, 100, 4)]) == 16
-    assert most_held([(1, 0, -64), (2, 100, 80)]) == 16, "what was there before and is released makes room"
+    assert held(two).most == 16
+    assert held([*two, (3, 104, 8), (4, 200, 4)]).most == 16, "eight, and four elsewhere"
+    assert held([*two, (3, 116, 4)]).most == 20, "beside them"
+    assert held([*two, (3, 96, 4)]).most == 20
+    assert held([*two, (3, 100, -8), (4, 100, 4)]).most == 16
+    assert held([(1, 0, -64), (2, 100, 80)]).most == 16, "what was there before and is released makes room"

@@ -59,6 +59,7 @@ OF_BENCH_MATMUL = """
     micro-batches precision reduce-dtype checkpoint-activations checkpoint-every checkpoint-blocks offload optimizer
     tensor-mode gather-inputs-again twice device timeout meeting-timeout label out
 """
+OF_BENCH_LAYERS = "grid tensor-mode batch hidden seq precision device timeout meeting-timeout label out"
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
@@ -164,6 +165,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["bench", "latency"], ["samples", "device", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "startup"], ["grid", "model", "json"]),
         (["bench", "matmul"], [*OF_BENCH_MATMUL.split(), "json"]),
+        (["bench", "layers"], [*OF_BENCH_LAYERS.split(), "json"]),
         (["bench", "overlap"], [*OF_BENCH_OVERLAP, "json"]),
         (["bench", "pipeline"], [*OF_BENCH_PIPELINE, "json"]),
         (["bench", "grids"], [*OF_BENCH_GRIDS, "json"]),

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "bench latency --samples 20": "latency.json",
     f"bench flops {SHAPE}": "flops.json",
     f"bench matmul {SHAPE}": "matmul.json",
+    "bench layers --hidden 32 --batch 2 --seq 4": "layers.json",
     f"bench dry {SHAPE} --grid 1x1x1x1 --batch-size 1": "",
     f"check {SHAPE} --batch-size 1 --data synthetic --ranks 1": "",
     f"plan {SHAPE} --system frontier --gpus 8 --batch-size 8 --equations": "",

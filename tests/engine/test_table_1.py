@@ -1,33 +1,32 @@
-"""Elements that all ranks together move for a layer in each of colossal-ai's tensor modes, against its Table 1.
+"""Elements that all ranks together move for two layers in each of colossal-ai's tensor modes, against its Table 1, and
+what a rank holds of them.
 
-S is what the layer takes or gives, W its weight. Table 1 counts all ranks for 1D and 2D, but for 2.5D one square of
+S is what a layer takes or gives, W its weight. Table 1 counts all ranks for 1D and 2D, but for 2.5D one square of
 several, without the sum over them, and for 3D one plane of the cube.
 """
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from real_ranks import run_processes
 from virtual_ranks import run_ranks
 
+from engine.bench.layers import BothLayers, Layers, parse_counts
+from engine.cli.main import main
 from engine.comm.funnel import Comm
+from engine.errors import UsageError
 from engine.grid import Grid
-from engine.layers.local import Local
-from engine.layers.matmul import PLAIN
-from engine.layers.registry import layer_of_grid
-from engine.measure.recorder import Recorder
-from engine.models.operations import FROM_STREAM, ONTO_STREAM, Linear, Sides
-from engine.overlap.flags import Overlap
-from engine.overlap.schedule import WeightSchedule
-from engine.overlap.tasks import ONE_BY_ONE, Direction
-from engine.overlap.weight import ShardedWeight
-from engine.precision import Precision
+from engine.measure.memory import Allocated
+from engine.models.layer_pair import LayerPair
+from engine.result.schema import read
 from engine.tensor_mode import ALGORITHM_1, SPLIT, SQUARE, SQUARE_AS_PUBLISHED, TensorMode
 
-ROWS, WIDE, NARROW = 144, 72, 36
-FP64 = Precision.parse("fp64")
+TOKENS = 144
+WIDTHS = [(36, 72), (72, 36), (36, 36)]
 ELEMENT = 8
 
 
@@ -37,47 +36,6 @@ class Sizes(NamedTuple):
     x: int
     w: int
     y: int
-
-
-def sent(kind: str, elements: float, ranks: int) -> float:
-    """Elements that a rank sends of an input buffer, by a ring."""
-    whole = {"all_reduce": 2 / ranks, "all_gather": 1.0}
-    return (ranks - 1) * elements * whole.get(kind, 1 / ranks)
-
-
-def moved(mode: TensorMode, grid: Grid, n: int, k: int, sides: Sides) -> float:
-    """Elements that all ranks send in a step of one layer."""
-
-    def step(comm: Comm) -> float:
-        placement = next(Linear("layer", n, k, sides).placements("", mode))
-        shard = nn.Parameter(torch.rand(placement.local_numel(grid), dtype=torch.float64))
-        weight = ShardedWeight(placement, shard, placement.tile_shape(grid))
-        comm.recorder = recorder = Recorder()
-        schedule = WeightSchedule(comm, [weight], [], FP64, Overlap())
-        local = Local(
-            "layer", comm, schedule, {"weight": placement}, {"weight": shard}, {"weight": weight}, PLAIN, mode
-        )
-        layer = layer_of_grid(nn.Linear(k, n, bias=False, device="meta"), local)
-        assert layer is not None
-        side = sides[1]
-        assert side is not None
-        features, rows = mode[side].features, ROWS // grid.batch_split
-        for axis in mode[side].rows:
-            rows //= grid[axis]
-        inputs = torch.rand(1, rows, k // grid[features], dtype=torch.float64, requires_grad=True)
-        recorder.start_step("all")
-        tasks = ONE_BY_ONE.order(0, 1, 1).known
-        schedule.start_step(tasks)
-        schedule.start_task(tasks[0])
-        output = layer(inputs)
-        schedule.start_task(next(task for task in tasks if task.direction is Direction.BACKWARD))
-        output.backward(torch.rand_like(output))
-        schedule.finish_step()
-        recorder.end_step()
-        tallies = recorder.total.tallies.items()
-        return sum(sent(kind, tally.num_bytes / ELEMENT, grid[axis]) for (kind, axis), tally in tallies)  # type: ignore[index]
-
-    return sum(run_ranks(grid, step))
 
 
 Formula = Callable[[Sizes], float]
@@ -94,7 +52,6 @@ def two_d(q: int, depth: int, *, by_size: bool) -> Formula:
 
 
 CASES: dict[str, tuple[TensorMode, Grid, Formula]] = {
-    "1d, 4 ranks": (ALGORITHM_1, Grid(x=4), lambda s: 2 * 3 * s.x),
     "2d, 2x2": (SQUARE_AS_PUBLISHED, Grid(2, 2), two_d(2, 1, by_size=False)),
     "2d, 3x3": (SQUARE_AS_PUBLISHED, Grid(3, 3), two_d(3, 1, by_size=False)),
     "2d by size, 2x2": (SQUARE, Grid(2, 2), two_d(2, 1, by_size=True)),
@@ -107,12 +64,94 @@ CASES: dict[str, tuple[TensorMode, Grid, Formula]] = {
 }
 
 
-@pytest.mark.parametrize(("n", "k"), [(WIDE, NARROW), (NARROW, WIDE)], ids=["wider", "narrower"])
+def sent(comm: Comm, mode: TensorMode, pair: LayerPair) -> float:
+    """Elements that a rank sends in a step of both layers."""
+    layers = BothLayers(comm, mode, pair, "fp64")
+    layers.backward(layers.forward())
+    return layers.sent_bytes() / ELEMENT
+
+
+def moved(mode: TensorMode, grid: Grid, pair: LayerPair) -> float:
+    """Elements that all ranks send."""
+    return sum(run_ranks(grid, partial(sent, mode=mode, pair=pair)))
+
+
+@pytest.mark.parametrize(("hidden", "inner"), WIDTHS, ids=["wider inside", "narrower inside", "alike"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_layer_moves_as_many_elements_as_the_formula_says(case: str, n: int, k: int) -> None:
+def test_layers_move_as_many_elements_as_the_formula_says(case: str, hidden: int, inner: int) -> None:
     mode, grid, formula = CASES[case]
-    assert moved(mode, grid, n, k, FROM_STREAM) == pytest.approx(formula(Sizes(ROWS * k, n * k, ROWS * n)))
+    pair = LayerPair(TOKENS, 1, hidden, inner)
+    sizes = [Sizes(TOKENS * linear.k, linear.n * linear.k, TOKENS * linear.n) for linear in pair.linears]
+    found = moved(mode, grid, pair)
+    assert found == pytest.approx(sum(map(formula, sizes)))
+    assert found == pytest.approx(pair.moved_elements(mode, grid))
 
 
-def test_a_transposed_layer_of_one_dimension_moves_what_it_gives() -> None:
-    assert moved(ALGORITHM_1, Grid(x=4), WIDE, NARROW, ONTO_STREAM) == pytest.approx(2 * 3 * ROWS * WIDE)
+def test_1d_moves_what_the_first_takes_and_the_second_gives() -> None:
+    pair = LayerPair(TOKENS, 1, 36, 72)
+    assert moved(ALGORITHM_1, Grid(x=4), pair) == pytest.approx(2 * 3 * 2 * TOKENS * 36)
+    assert pair.moved_elements(ALGORITHM_1, Grid(x=4)) == 2 * 3 * 2 * TOKENS * 36
+
+
+@pytest.mark.parametrize(("mode", "grid"), [(SQUARE, Grid(2, 2)), (SPLIT, Grid(2, 2, 2))], ids=["2d", "3d"])
+def test_real_ranks_move_as_many(mode: TensorMode, grid: Grid) -> None:
+    pair = LayerPair(TOKENS, 1, 36, 72)
+    assert sum(run_processes(grid, sent, mode, pair)) == pytest.approx(pair.moved_elements(mode, grid))
+
+
+LAYOUTS = [
+    ("1d", "4x1x1x1"),
+    ("4d", "2x2x2x1"),
+    ("split", "1x4x1x1"),
+    ("2d", "2x2x1x1"),
+    ("2d-published", "4x4x1x1"),
+    ("2.5d", "2x2x1x2"),
+    ("2.5d", "2x2x2x1"),
+    ("3d", "2x2x2x1"),
+]
+
+
+@pytest.mark.parametrize(("mode", "grid"), LAYOUTS)
+def test_one_rank_stands_for_any_and_holds_what_the_formula_says(mode: str, grid: str, tmp_path: Path) -> None:
+    out = tmp_path / "layers.json"
+    words = ["bench", "layers", "--grid", grid, "--tensor-mode", mode, "--batch", "16,32", "--hidden", "64..128"]
+    assert main([*words, "--seq", "8", "--device", "cpu", "--out", str(out)]) == 0
+    found = read(out)
+    assert (found.kind, found.status, found.grid, found.ranks) == ("layers", "ok", grid, 1)
+    assert [(one.batch, one.hidden) for one in found.layers] == [(16, 64), (16, 128), (32, 64), (32, 128)]
+    for one in found.layers:
+        assert round(one.moved_elements) == one.moved_formula
+        assert one.held_bytes == one.held_formula < one.peak_bytes
+
+
+def test_a_tensor_that_is_kept_too_long_shows() -> None:
+    pair, grid = LayerPair(16, 8, 64, 64), Grid(x=4)
+    bench = Layers(grid, "1d", (16,), (64,), 8, "fp32")
+    kept: list[torch.Tensor] = []
+    with Allocated(torch.device("cpu")) as memory:
+        layers = BothLayers(bench.alone(torch.device("cpu")), ALGORITHM_1, pair, "fp32")
+        kept += [layers.forward(), torch.empty(1000)]
+    assert memory.held_bytes == 4 * (pair.held_elements(ALGORITHM_1, grid) + 1000)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--hidden", "30", "--grid", "4x1x1x1"],
+        ["--hidden", "1..x"],
+        ["--batch", "0"],
+        ["--seq", "0"],
+        ["--grid", "2x1x1x1", "--tensor-mode", "2d"],
+        ["--grid", "1x1x3x1", "--batch", "32"],
+    ],
+)
+def test_what_does_not_divide_is_refused(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "layers", "--device", "cpu", *wrong, "--out", str(tmp_path / "layers.json")]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_numbers_double_or_are_listed() -> None:
+    assert parse_counts("--batch", "32..512") == (32, 64, 128, 256, 512)
+    assert parse_counts("--batch", "8,3") == (3, 8)
+    with pytest.raises(UsageError):
+        parse_counts("--batch", "8..4")

@@ -10,7 +10,16 @@ from pydantic import Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import json_of, write_text
-from engine.result.schema.bench import CountedStep, GemmPoint, ImageSheet, LaunchTime, Links, StreamBandwidth, Transfer
+from engine.result.schema.bench import (
+    CountedStep,
+    GemmPoint,
+    ImageSheet,
+    LaunchTime,
+    LayerCosts,
+    Links,
+    StreamBandwidth,
+    Transfer,
+)
 from engine.result.schema.contest import Contest, TrainingSide, migrated
 from engine.result.schema.machine import Bindings, Transport
 from engine.result.schema.profile import Profile
@@ -162,12 +171,14 @@ class Result(Document):
         "memory",
         "latency",
         "flops",
+        "layers",
         "collectives",
         "p2p",
         "sample",
     ]
     """train has iterations and summary; ablation, pipeline, grids and optimisations a contest; gemm gemm, matmul
-    tuning, memory stream, latency launches, flops counted_flops, collectives links, p2p transfers, sample images.
+    tuning, memory stream, latency launches, flops counted_flops, layers layers,
+    collectives links, p2p transfers, sample images.
     """
     status: Literal["ok", "failed"]
     reason: str | None = None
@@ -204,6 +215,7 @@ class Result(Document):
     stream: StreamBandwidth | None = None
     launches: tuple[LaunchTime, ...] = ()
     counted_flops: tuple[CountedStep, ...] = ()
+    layers: tuple[LayerCosts, ...] = ()
     links: Links | None = None
     transfers: tuple[Transfer, ...] = ()
     images: ImageSheet | None = None

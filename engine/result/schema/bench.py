@@ -79,6 +79,24 @@ class CountedStep(Record):
     """Those by which utilisation is told (models/flops.py)."""
 
 
+class LayerCosts(Record):
+    """Elements and bytes of a step of two linear layers."""
+
+    batch: int = Field(gt=0)
+    """Sequences of all ranks."""
+    sequence: int = Field(gt=0)
+    hidden: int = Field(gt=0)
+    """Features that each takes and gives."""
+    moved_elements: float = Field(ge=0)
+    """Sum over all ranks of what the funnel was asked to send, by rings."""
+    moved_formula: int = Field(ge=0)
+    held_bytes: int = Field(gt=0)
+    """The most of a rank's allocator once the forward is over."""
+    held_formula: int = Field(gt=0)
+    peak_bytes: int = Field(gt=0)
+    """The most of a rank's allocator in the step."""
+
+
 class Sampled(Record):
     """Seconds of a call: the median, the least and the most of samples."""
 

@@ -165,7 +165,7 @@ def _questions(claim: Claim) -> list[Target]:
     for target in claim.targets:
         if target.comparison is None:
             number = target.readings[0]
-            asked.setdefault((number.metric, number.gained, number.over, number.what), target)
+            asked.setdefault((number.metric, number.gained, number.framework, number.over, number.what), target)
         elif (target.comparison.behind, target.comparison.ahead) not in orders:
             asked.setdefault(target.comparison[:2], target)
     return list(asked.values())

@@ -7,7 +7,7 @@ nothing was measured. A new claim is data; a new kind of measurement is one func
 from collections.abc import Mapping
 
 from engine.published.claims import Claim, Target
-from reports.frames.reproduction import contests, curves, devices, models, overlaps, scaling, tensor_modes
+from reports.frames.reproduction import contests, curves, devices, layers, models, overlaps, scaling, tensor_modes
 from reports.frames.reproduction.samples import COLLECTIVES, Source
 
 SOURCES: Mapping[tuple[str, str], Source] = {
@@ -60,6 +60,10 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("tensor_modes", "over_1d"): tensor_modes.gain,
     ("tensor_modes", "throughput_gained"): tensor_modes.gain,
     ("tensor_modes", "speed_up"): tensor_modes.largest_gain,
+    ("layers", "ratio"): layers.moved,
+    ("layers", "memory_saved"): layers.saved,
+    ("layers", "elements"): layers.moved_order,
+    ("layers", "peak_bytes"): layers.memory_order,
 }
 ORDERS: Mapping[tuple[str, str], Source] = {
     ("weak_scaling", "hardware_flops_per_s"): scaling.lead_over_printed,
