@@ -14,37 +14,24 @@ from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 
 import systems
-from engine.result.schema import Result, parse
 from engine.result.schema.bench import Links
-from suites.base.engine_test import WholeNodes, command
 from suites.base.figures import Figures
 from suites.base.kept import links_of, superseded
+from suites.base.links import LinksTest
 from suites.base.running import NIGHTLY, Worth
 from suites.base.series import CALIBRATION
 from systems import store
 
 
 @rfm.simple_test
-class Bandwidth(WholeNodes):
-    """`engine bench collectives` on all devices of some nodes.
-
-    message_bytes: the size of the largest message; 0 takes the engine's default. keep: whether the system's file is
-    written.
-    """
+class Bandwidth(LinksTest):
+    """Rings on all devices of some nodes. keep: whether the system's file is written."""
 
     descr = "bandwidth within a node and between nodes"
-    study = "bandwidth"
     worth = Worth.LINKS
     tags = {"bandwidth", NIGHTLY, CALIBRATION}
     usual_nodes, most_ranks_here = 4, 8
-    message_bytes = variable(int, value=0)
-    time_budget_s = variable(float, value=90.0)
     keep = variable(typ.Bool, value=True)
-    time_limit = "3m"
-
-    def options(self) -> list[str]:
-        size = self.message_bytes or None
-        return command("bench collectives", device=self.device, time_budget=self.time_budget_s, bytes=size)
 
     def figures(self) -> Figures:
         return figures_of(self.links)
@@ -67,16 +54,6 @@ class Bandwidth(WholeNodes):
             getlogger().warning(f"the bandwidths of {name} could not be kept: {error}")
             return
         getlogger().info(f"{file} now holds the bandwidths of {name}")
-
-    @property
-    def result(self) -> Result:
-        return parse(self.record, "the result")
-
-    @property
-    def links(self) -> Links:
-        found = self.result.links
-        assert found is not None, "a result that is good has links"
-        return found
 
 
 def figures_of(links: Links) -> Figures:

@@ -8,6 +8,7 @@ and what is not known is left out. Data sheets of GPUs are in devices/ (device.p
 import os
 import re
 import socket
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -42,7 +43,9 @@ ANY = ".*"
 
 
 class Neighbours(Record):
-    """Devices of a node, one after the other in its order, that faster links connect than all others."""
+    """Devices, one after the other in the order of ranks, that faster links connect than all others: of a node, or of
+    several that have one each.
+    """
 
     devices: Count
     """Number of a group."""
@@ -140,6 +143,11 @@ class System(Record):
                 f"{self.name} has {most:,} devices, {self.nodes.value:,} nodes of {self.node.devices.value}, but "
                 f"{devices:,} were asked for: give at most that many."
             )
+
+    def adjacent(self, ranks: Sequence[int]) -> bool:
+        """Return whether all of these are of one group that faster links connect."""
+        groups = self.node.neighbours
+        return groups is not None and len({rank // groups.devices.value for rank in ranks}) == 1
 
     def is_here(self) -> bool:
         """Return whether this process runs on a login or compute node of the system."""
