@@ -147,6 +147,11 @@ def of_empirical(value: float) -> str:
     return f"{percent(value)}, above" if value > 1 else percent(value)
 
 
+def points(value: float) -> str:
+    """Write a difference of shares in points of per cent."""
+    return f"{100 * value:.2f} points"
+
+
 def gain(value: float) -> str:
     """Write a part saved as a percentage, with a minus sign where it is a loss."""
     return percent(value).replace("-", "\u2212")

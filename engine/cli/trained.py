@@ -27,9 +27,8 @@ def _figures(result: Result) -> dict[str, str]:
         "memory of a rank": f"{size(max(result.memory.peak_bytes_per_rank))} {result.memory.kind}",
     }
     if result.evaluations:
-        last = result.evaluations[-1]
-        right = "" if last.right is None else f", {last.right:.2%} right"
-        found["evaluation"] = f"loss {last.loss:.4f}{right}, of {last.samples:,} samples"
+        of_text = result.model is not None and result.model.vocabulary is not None
+        found["evaluation"] = result.evaluations[-1].told(of_text=of_text)
     if (scaling := result.loss_scaling) is not None:
         found["loss scale"] = f"{scaling.scale:,g} at last, {scaling.skipped} steps skipped"
     return found

@@ -9,6 +9,7 @@ from engine.data.dataset import Dataset
 from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.measure.recorder import Recording
+from engine.models.tasks import Text
 from engine.output import RENEWED
 from engine.profiling.session import Profiling
 from engine.result.schema import Evaluation, Iteration
@@ -119,9 +120,12 @@ def run_iterations(
 
 def _evaluate(trainer: Trainer, dataset: Dataset) -> Evaluation:
     found = trainer.evaluate(dataset)
-    right = "" if found.right is None else f"  right {found.right:.2%}"
-    log.info("after step %d: loss %.4f%s  of %d samples", trainer.done, found.loss, right, found.samples)
-    return Evaluation(step=trainer.done, loss=found.loss, right=found.right, samples=found.samples, time_s=found.time_s)
+    evaluation = Evaluation(
+        step=trainer.done, loss=found.loss, right=found.right, samples=found.samples, time_s=found.time_s
+    )
+    of_text = isinstance(trainer.training.model.task.data, Text)
+    log.info("after step %d: %s", trainer.done, evaluation.told(of_text=of_text))
+    return evaluation
 
 
 def describe(iteration: Iteration, iterations: int, flops: float) -> str:

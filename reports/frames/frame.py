@@ -18,6 +18,7 @@ from engine.tensor_mode import ALGORITHM_1
 from reports.derived import by_row
 from reports.frames import contests, origin
 from reports.frames.devices import broadcasts, gemm_modes, rings, samples, transfers
+from reports.frames.evaluations import evaluations
 from reports.frames.jobs import as_others, fields, long, with_moments
 from reports.frames.layers import layers
 from reports.frames.predictions import Predictions, newest_first
@@ -56,9 +57,10 @@ class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream, launches and counted_flops one of each that the
     results carry.
 
-    modes, rings, broadcasts, transfers and samples are as devices.py makes them, layers as layers.py does; energy has a
-    row for each component of results that looked for counters. sides are those of contests, and tunings are of the
-    tuner's tables. Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
+    modes, rings, broadcasts, transfers and samples are as devices.py makes them, layers and evaluations as files of
+    their names do; energy has a row for each component of results that looked for counters. sides are those of
+    contests, and tunings are of the tuner's tables. Contests with peers (contests.py), predictions (predictions.py) and
+    checks of GPUs belong to no run.
     """
 
     runs: pd.DataFrame
@@ -70,6 +72,7 @@ class Frames:
     launches: pd.DataFrame
     counted_flops: pd.DataFrame
     layers: pd.DataFrame
+    evaluations: pd.DataFrame
     rings: pd.DataFrame
     broadcasts: pd.DataFrame
     transfers: pd.DataFrame
@@ -85,7 +88,7 @@ class Frames:
         """Return the same frames with these runs only."""
         parts = (
             *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers"),
-            *("broadcasts", "samples", "energy", "counted_flops", "layers"),
+            *("broadcasts", "samples", "energy", "counted_flops", "layers", "evaluations"),
         )
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         parted = {name: getattr(self, name).of(runs) for name in ("sides", "tunings")}
@@ -119,6 +122,7 @@ def frames(
         launches.rename(columns={"median_s": "launch_s"}),
         _counted_flops(results),
         layers(results),
+        evaluations(results),
         rings(results),
         broadcasts(results),
         transfers(results),
@@ -186,7 +190,7 @@ RUN_COLUMNS = [
     *("given_peak", "given_hfu", "given_mfu", "given_of_empirical", "own_empirical", "own_measured"),
     *STEP_COLUMNS,
     *("memory_kind", "memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks", "best_flops_per_s"),
-    *("device_kind", "threads", "nodes", "counts_energy"),
+    *("device_kind", "threads", "nodes", "counts_energy", "evaluated"),
     *origin.COLUMNS,
 ]
 _FROM_SUMMARY = {
@@ -237,6 +241,7 @@ def _run(run: Run) -> dict[str, Any]:
         "threads": _option(config, "threads"),
         "nodes": len(set(result.provenance.hosts)),
         "counts_energy": result.energy is not None and any(part.joules for part in result.energy.components),
+        "evaluated": bool(result.evaluations),
     }
 
 

@@ -9,6 +9,8 @@ from engine.grid import Grid
 from engine.result.schema import Result
 from reports.frames.jobs import long
 
+MODES = ("1D", "2D", "2.5D", "3D")
+"""Modes as colossal-ai calls them; its 1D is Megatron-LM's."""
 NUMBERS = "batch sequence hidden moved_elements moved_formula held_bytes held_formula peak_bytes"
 PRODUCTS = 2
 """Products of [tokens, hidden] and [hidden, hidden] that a step has forwards."""
@@ -35,7 +37,7 @@ def layers(results: Sequence[Result]) -> pd.DataFrame:
 def mode_name(word: str) -> str:
     """Return colossal-ai's name of a mode as the engine writes it, such as 2D of 2d-published; others as they are."""
     name, _, _ = word.partition("-")
-    return name.upper() if name in ("1d", "2d", "2.5d", "3d") else word
+    return name.upper() if name.upper() in MODES else word
 
 
 def table_elements(mode: str, grid: Grid, activations: float, weight: float) -> float:

@@ -14,10 +14,9 @@ from engine.result.gate import over_jobs
 from engine.result.judges.peers import FEWEST_JOBS
 from engine.simulator.collectives import moved_bytes
 from reports.frames.frame import Frames
+from reports.frames.layers import MODES
 
 STUDY = "tensor_modes"
-MODES = ("1D", "2D", "2.5D", "3D")
-"""Modes as colossal-ai calls them; its 1D is Megatron-LM's."""
 PAPER = "colossal-ai"
 _BY = ["system", "partition", "dtype", "model", "ranks", "network"]
 _SHAPE = ["mode", "grid", "micro_batch", "batch_size", "checkpointing", "overlap", "tuning"]

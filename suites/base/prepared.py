@@ -95,6 +95,24 @@ class Images(Prepared):
         self.prerun_cmds = [f"{shlex.quote(self.python)} {shlex.quote(str(TILES))} {PHOTOGRAPHS}"]
 
 
+WRITE_DIGITS = TILES.with_name("digits")
+DIGITS = "digits"
+
+
+class Digits(Prepared):
+    """part: train or test."""
+
+    part = variable(str, value="train")
+    into = made = "images"
+
+    def options(self) -> list[str]:
+        return command("prepare-images", source=f"{DIGITS}/{self.part}", size=8)
+
+    @run_before("run")
+    def write_digits(self) -> None:
+        self.prerun_cmds = [f"{shlex.quote(self.python)} {shlex.quote(str(WRITE_DIGITS))} {DIGITS}"]
+
+
 class OnImages(OfItsData):
     """A Training on these images, or on those that -S data names."""
 

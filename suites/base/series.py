@@ -93,6 +93,8 @@ class Series(Record):
     """the most that a node gets"""
     iterations: Count = 10
     """steps of a training"""
+    evaluations: Annotated[int, Field(ge=0)] = 0
+    """times in those steps that data which isn't trained on is evaluated, as often as there are epochs"""
     warmup: Annotated[int, Field(ge=0)] = 2
     """first steps, which don't count; of a contest, each time that a side is built, and 3 unless given"""
     time_limit: TimeLimit | dict[int | str, TimeLimit] | None = None
@@ -141,6 +143,10 @@ class Series(Record):
                 Overlap.parse(overlap)
             except UsageError as error:
                 raise ValueError(str(error)) from None
+        if self.evaluations and self.iterations % self.evaluations:
+            raise ValueError(
+                f"{self.iterations} iterations can't be cut into {self.evaluations} equal parts to evaluate"
+            )
         together = self.training.recomputed_together
         if together != AUTO and together < 0:
             raise ValueError(f"the blocks that are recomputed together are 0 or more, not {together}")

@@ -3,6 +3,7 @@
 Read and written only here. Times are in seconds, memory in bytes, rates per second, utilisations as fractions of one.
 """
 
+import math
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,6 +30,8 @@ from engine.schema import Document, Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
 VERSION: Literal[6] = 6
+MOST_NATS = 700.0
+"""Loss whose exponential a number holds."""
 
 Diagnosis = Literal["nothing", "symptom", "cause"]
 """How far the reason of a failed run goes: the run ended before a rank could say why; a rank lost others, it isn't
@@ -116,6 +119,17 @@ class Evaluation(Record):
     """Share of tokens or images whose target has the highest logit; None where nothing is right or wrong."""
     samples: int
     time_s: float
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the loss, which is the perplexity of text; infinite beyond what a number holds."""
+        return math.exp(self.loss) if self.loss < MOST_NATS else math.inf
+
+    def told(self, *, of_text: bool) -> str:
+        """Write it for a person. of_text: whether tokens are predicted."""
+        perplexity = f", perplexity {self.perplexity:.4g}" if of_text else ""
+        right = "" if self.right is None else f", {self.right:.2%} right"
+        return f"loss {self.loss:.4f}{perplexity}{right}, of {self.samples:,} samples"
 
 
 class Memory(Record):

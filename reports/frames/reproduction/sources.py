@@ -7,7 +7,18 @@ nothing was measured. A new claim is data; a new kind of measurement is one func
 from collections.abc import Mapping
 
 from engine.published.claims import Claim, Target
-from reports.frames.reproduction import contests, curves, devices, layers, models, overlaps, scaling, tensor_modes
+from reports.frames.reproduction import (
+    accuracy,
+    contests,
+    curves,
+    devices,
+    layers,
+    links,
+    models,
+    overlaps,
+    scaling,
+    tensor_modes,
+)
 from reports.frames.reproduction.samples import COLLECTIVES, Source
 
 SOURCES: Mapping[tuple[str, str], Source] = {
@@ -46,6 +57,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("model_validation", "efficient_of_5"): models.efficient(5),
     ("model_validation", "place_of_fastest"): models.place_of_fastest,
     ("validation", "ratio"): curves.losses,
+    ("evaluation", "ratio"): accuracy.by_epoch,
     ("peak", "empirical"): devices.empirical,
     ("peak", "share_of_advertised"): devices.share_of_advertised,
     ("peak", "ratio"): devices.counted_flops,
@@ -60,6 +72,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("tensor_modes", "over_1d"): tensor_modes.gain,
     ("tensor_modes", "throughput_gained"): tensor_modes.gain,
     ("tensor_modes", "speed_up"): tensor_modes.largest_gain,
+    ("pairs", "bandwidth"): links.of_sort,
     ("layers", "ratio"): layers.moved,
     ("layers", "memory_saved"): layers.saved,
     ("layers", "elements"): layers.moved_order,
@@ -67,6 +80,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
 }
 ORDERS: Mapping[tuple[str, str], Source] = {
     ("weak_scaling", "hardware_flops_per_s"): scaling.lead_over_printed,
+    ("pairs", "bandwidth"): links.order,
     ("tensor_modes", "images_per_s"): tensor_modes.order,
 }
 """Sources of orders by a figure that numbers have too."""

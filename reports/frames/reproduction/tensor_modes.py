@@ -6,6 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from engine.result.judges.peers import FEWEST_JOBS
+from reports.frames.layers import MODES
 from reports.frames.reproduction.samples import (
     LAYOUT,
     Asked,
@@ -20,11 +21,11 @@ from reports.frames.reproduction.samples import (
     place_of,
     setting,
 )
-from reports.frames.tensor_modes import MODES, STUDY, mode_of
+from reports.frames.tensor_modes import STUDY, mode_of
 
 PAIRED = "System II"
 """Machine of the paper whose links between pairs of devices are slower than within them."""
-PAIRS = re.compile("-pairs$")
+PAIRED_HERE = "-pairs"
 """Ending of the name of a machine here with such links."""
 
 
@@ -61,7 +62,7 @@ def gain(asked: Asked) -> Sample | None:
 
 def largest_gain(asked: Asked) -> Sample | None:
     """Return the largest rate of a mode over 1D on the same devices, of all numbers of devices."""
-    groups = _groups(asked, asked.rows("train", STUDY)) if _alike(asked) else []
+    groups = _groups(asked, asked.rows("train", STUDY)) if alike(asked) else []
     ratios = [group.ratio(mode, MODES[0]) for group in groups for mode in MODES[1:]]
     known = [one for one in ratios if one is not None]
     return max(known, key=lambda one: one.value, default=None)
@@ -77,9 +78,9 @@ def order(asked: Asked) -> Sample | None:
     return ratio and lead_of(ratio)
 
 
-def _alike(asked: Asked) -> bool:
+def alike(asked: Asked) -> bool:
     """Say whether the machine is the paper's, or one with links of the same sort: equal, or slower between pairs."""
-    return asked.home or (asked.claim.system == PAIRED) == bool(PAIRS.search(asked.machine))
+    return asked.home or (asked.claim.system == PAIRED) == asked.machine.endswith(PAIRED_HERE)
 
 
 def _mode(framework: str) -> str:
@@ -88,7 +89,7 @@ def _mode(framework: str) -> str:
 
 def _at(asked: Asked, devices: tuple[int, int] | None) -> _Rates | None:
     """Return the rates on so many devices."""
-    if not _alike(asked):
+    if not alike(asked):
         return None
     rows = asked.rows("train", STUDY)
     within = [row for row in rows if devices is None or devices[0] <= row["ranks"] <= devices[1]]
