@@ -18,7 +18,7 @@ from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
 
 KEY = ["study", "system", "partition", "dtype", "model", "batch_size"]
-MOST_LINES = 6
+MOST_LINES, MOST_SEEDS = 6, 4
 COLOURS = ("blue", "red", "green", "purple", "blue", "red")
 RIGHT = Column("Right at last", "right", text.percent, missing="nothing is right or wrong")
 BEST = Column("Best", "best_right", text.percent, missing="nothing is right or wrong")
@@ -59,12 +59,14 @@ def _headline(runs: pd.DataFrame, pairs: pd.DataFrame) -> str:
 def _section(name: str, title: str, rows: pd.DataFrame, pairs: pd.DataFrame, table: pd.DataFrame) -> PageSection:
     own = pairs.set_index("run")["apart"].reindex(rows.index)
     rows = rows.assign(apart=own, when=rows["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
-    blocks: list[Block] = [Figures([_curves(name, rows, table)]), _table(name, rows)]
+    seeds = [(seed, of) for seed, of in rows.groupby("seed")][-MOST_SEEDS:]
+    figures = [_curves(f"{name}-{seed}", f"seed {seed}" if len(seeds) > 1 else "", of, table) for seed, of in seeds]
+    blocks: list[Block] = [Figures(figures), _table(name, rows)]
     return PageSection(title, blocks, f"evaluation-{name}", one_of_many=True)
 
 
-def _curves(name: str, rows: pd.DataFrame, table: pd.DataFrame) -> Figure:
-    """Draw what each layout's newest training found, data parallelism as the broad line behind the others."""
+def _curves(name: str, seed: str, rows: pd.DataFrame, table: pd.DataFrame) -> Figure:
+    """Draw what each layout's newest training of a seed found, data parallelism as the broad line behind the others."""
     of_text = rows["perplexity"].notna().any()
     key, unit = ("perplexity", "perplexity") if of_text else ("right", "right, %")
     if not of_text and rows["right"].isna().all():
@@ -83,7 +85,7 @@ def _curves(name: str, rows: pd.DataFrame, table: pd.DataFrame) -> Figure:
     if behind.any():
         caption += " Broad line: data parallelism alone."
     said = ". ".join(f"{line.label}: {line.y[0]:.4g} to {line.y[-1]:.4g}" for line in drawn if len(line.y))
-    title = {"right": "Accuracy", "perplexity": "Perplexity", "loss": "Loss"}[key]
+    title = ", ".join(filter(None, ({"right": "Accuracy", "perplexity": "Perplexity", "loss": "Loss"}[key], seed)))
     drawing = lines(drawn, Scale("step"), Scale(unit))
     return Figure(title, caption, drawing, data, f"{name}-curves", f"{said}. {caption}")
 
@@ -97,7 +99,7 @@ def _table(name: str, rows: pd.DataFrame) -> Table:
         "grid",
         Column("Seed", "seed", numeric=False),
         Column("Evaluations", "evaluations", text.count),
-        "loss",
+        Column("Loss at last", "loss", text.significant),
         *quality,
         *apart,
     )

@@ -29,7 +29,7 @@ from reports.read.run_reports import sessions
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
 FILES = sorted([*EXAMPLE.glob("*/*.json.gz"), *EXAMPLE.glob("*/*.db.gz")])
-NOT_IN_THE_EXAMPLE_YET = {"tensor_modes"}
+NOT_IN_THE_EXAMPLE_YET = {"tensor_modes", "evaluation"}
 """Pages whose study was measured after the example was."""
 NEEDS_A_GPU = {"gpu", "energy"}
 """Pages of a GPU, and of counters that only GPUs and some hosts have."""

@@ -121,6 +121,7 @@ def test_a_page_fits_its_window_and_fetches_nothing(name: str, looks: dict[tuple
             "reproduction",
             "optimisations",
             "tensor_modes",
+            "evaluation",
         )
 
 
