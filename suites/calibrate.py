@@ -97,7 +97,7 @@ def calibration(system: System, folder: Path) -> Measured:
     at_once = [r for r in alike if r.ranks == (1 if system.device.kind == "cuda" else axes.ranks)]
     memory = the("bench memory", [r for r in at_once if r.stream])
     gemm = the("bench gemm", [r for r in at_once if r.gemm and r.dtype == axes.precision])
-    links = links_of(the("bench collectives", [r for r in alike if r.links]))
+    links = links_of(the("bench collectives", [r for r in alike if r.links and not r.links.broadcasts]))
     with loading():
         from engine.validation.validate import calibrate, kernel_s
 

@@ -20,13 +20,13 @@ from suites.base.figures import Figures
 from suites.base.links import LinksTest
 
 FEW = 4
-"""Nodes of a cluster of processors that broadcast."""
+"""Nodes that broadcast to each other."""
 
 
 @rfm.simple_test
 class Pairs(LinksTest):
-    """Broadcasts between each two devices of a node, on a cluster of processors between one rank of each of four nodes;
-    and among more and more of them.
+    """Broadcasts between each two devices of a node, and among more and more of them; on a cluster of processors, or of
+    nodes of one device, of one rank of each of four nodes.
     """
 
     descr = "bandwidth between each two ranks"
@@ -36,11 +36,12 @@ class Pairs(LinksTest):
 
     def fit_partition(self) -> None:
         nodes = feasible.most_nodes(self.system, self.partition)
-        if self.device == "cuda" or nodes == 1:
+        between = nodes != 1 and (self.device != "cuda" or self.devices == 1)
+        self.ranks_per_node = 1 if between else None
+        if between:
+            self.num_tasks = self.given_nodes or min(FEW, nodes or FEW)
+        else:
             super().fit_partition()
-            return
-        self.ranks_per_node = 1
-        self.num_tasks = self.given_nodes or min(FEW, nodes or FEW)
 
     def figures(self) -> Figures:
         """Return the medians over pairs, of adjacent ones by the system's file and of others, and all ranks' rate."""

@@ -11,11 +11,20 @@ from engine.result.schema import Result
 from engine.result.schema.bench import Broadcast, Links
 
 
-def mapped(system: str, adjacent: float, others: float, *, every: float = 0.0, ranks: int = 4, job: int = 0) -> Result:
+def mapped(
+    system: str,
+    adjacent: float,
+    others: float,
+    *,
+    every: float = 0.0,
+    ranks: int = 4,
+    job: int = 0,
+    num_bytes: int = 125_000_000,
+) -> Result:
     """A broadcast between each two ranks at these bytes/s, where 0 and 1, 2 and 3 ... are adjacent; and of all."""
 
     def sent(group: tuple[int, ...], rate: float) -> Broadcast:
-        time_s = 1e6 / rate
+        time_s = num_bytes / rate
         return Broadcast(
             ranks=group, bytes_per_s=rate, samples=7, calls=1, median_s=time_s, low_s=time_s, high_s=time_s
         )
@@ -24,7 +33,7 @@ def mapped(system: str, adjacent: float, others: float, *, every: float = 0.0, r
     links = Links(
         nodes=1,
         devices_per_node=ranks,
-        message_bytes=1_000_000,
+        message_bytes=num_bytes,
         broadcasts=(*pairs, sent(tuple(range(ranks)), every or others)),
     )
     return Result(
@@ -82,3 +91,15 @@ def test_the_papers_machines_are_compared_by_pairs_and_by_all(tmp_path: Path) ->
     others = claim("colossal-ai", "Fig. 10", "System I is faster for other GPUs")
     found = verdicts(others, evidence(tmp_path, results))
     assert found == [("system-i", "reproduces", False), ("system-i", "differs", False)]
+
+
+def test_another_message_than_the_papers_tells_nothing_of_its_machines(tmp_path: Path) -> None:
+    small = [mapped("system-ii", 184e9, 15e9, job=job, num_bytes=1_000_000) for job in range(3)]
+    assert verdicts(claim("colossal-ai", "Fig. 10", "System II"), evidence(tmp_path, small)) == []
+
+
+def test_two_machines_are_compared_by_one_message_alone(tmp_path: Path) -> None:
+    one = [mapped("vcluster", 1e8, 1e8, job=job, num_bytes=1_000_000) for job in range(3)]
+    other = [mapped("vcluster-pairs", 1.2e8, 1e7, job=5 + job, num_bytes=4_000_000) for job in range(3)]
+    claimed = claim("colossal-ai", "Fig. 10", "System I is faster for other GPUs")
+    assert verdicts(claimed, evidence(tmp_path, one + other)) == []

@@ -1,6 +1,8 @@
 """Broadcasts between ranks that claims are judged by: between adjacent ones by a system's file, others, and all."""
 
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from statistics import median
 
 import systems
@@ -11,14 +13,18 @@ from reports.frames.reproduction.tensor_modes import PAIRED, PAIRED_HERE, alike
 ADJACENT, OTHERS = "adjacent GPUs", "other GPUs"
 NOT_ADJACENT = "GPUs that are not adjacent"
 """Place of a comparison of two machines, of which the other one has adjacent GPUs; else it is of all ranks."""
+PRINTED_BYTES = 125e6
+"""Message of the paper, of which its machines' jobs have to be."""
 Which = Callable[[tuple[int, ...]], bool]
+Setting = tuple[float, float]
+"""Ranks, and bytes of the message."""
 
 
 def of_sort(asked: Asked) -> Sample | None:
     """Return the median rate between two ranks of a number's sort, on the paper's machine."""
-    if not asked.home:
-        return None
-    return _rate(asked, asked.machine, _pairs(asked.machine, adjacent=asked.number.what == ADJACENT), asked.number.what)
+    which = _pairs(asked.machine, adjacent=asked.number.what == ADJACENT)
+    jobs = _first(_rates(asked, asked.machine, which)) if asked.home else []
+    return over_jobs(jobs, f"{asked.number.what} of {asked.machine}")
 
 
 def order(asked: Asked) -> Sample | None:
@@ -27,15 +33,21 @@ def order(asked: Asked) -> Sample | None:
     if comparison is None or not alike(asked):
         return None
     if comparison.ahead == ADJACENT:
-        sorts = {sort: _pairs(asked.machine, adjacent=sort == ADJACENT) for sort in (ADJACENT, OTHERS)}
         ahead, behind = (
-            _rate(asked, asked.machine, sorts[name], name) for name in (comparison.ahead, comparison.behind)
+            _first(_rates(asked, asked.machine, _pairs(asked.machine, adjacent=name == ADJACENT)))
+            for name in (comparison.ahead, comparison.behind)
         )
-    else:
-        paired = machine_name(PAIRED) if asked.home else asked.machine + PAIRED_HERE
-        which = _pairs(paired, adjacent=False) if comparison.at == NOT_ADJACENT else None
-        ahead, behind = (_rate(asked, machine, which, comparison.at) for machine in (asked.machine, paired))
-    return lead_of(divided(ahead, behind, f"{ahead.of}, over {behind.of}")) if ahead and behind else None
+        ratios = [one / other for one, other in zip(ahead, behind, strict=True)] if len(ahead) == len(behind) else []
+        found = over_jobs(ratios, f"{ADJACENT} of {asked.machine}")
+        return lead_of(found) if found else None
+    paired = machine_name(PAIRED) if asked.home else asked.machine + PAIRED_HERE
+    which = _pairs(paired, adjacent=False) if comparison.at == NOT_ADJACENT else None
+    own, other = (_rates(asked, machine, which) for machine in (asked.machine, paired))
+    for setting in sorted(set(own) & set(other), reverse=True):
+        of, over = over_jobs(own[setting], asked.machine), over_jobs(other[setting], paired)
+        if of and over:
+            return lead_of(divided(of, over, f"{comparison.at} of {of.of}, over those of {over.of}"))
+    return None
 
 
 def _pairs(machine: str, *, adjacent: bool) -> Which:
@@ -44,10 +56,15 @@ def _pairs(machine: str, *, adjacent: bool) -> Which:
     return lambda ranks: known is not None and len(ranks) == 2 and known.adjacent(ranks) == adjacent
 
 
-def _rate(asked: Asked, machine: str, which: Which | None, named: str) -> Sample | None:
-    """Return the median rate of the broadcasts that are meant, by job; without a sort, that among all ranks."""
+def _first(rates: Mapping[Setting, list[float]]) -> list[float]:
+    """Return the rates of the setting with the most ranks, and of these with the largest message."""
+    return rates[max(rates)] if rates else []
+
+
+def _rates(asked: Asked, machine: str, which: Which | None) -> dict[Setting, list[float]]:
+    """Return the median rate of the broadcasts that are meant, by job and setting; without a sort, that among all."""
     table = asked.evidence.frames.broadcasts
-    values = []
+    found = defaultdict[Setting, list[float]](list)
     for row in asked.evidence.rows(machine, "collectives"):
         mine = table[table["run"] == row["run"]]
         groups = [tuple(map(int, ranks.split())) for ranks in mine["ranks"]]
@@ -57,5 +74,7 @@ def _rate(asked: Asked, machine: str, which: Which | None, named: str) -> Sample
             for ranks, rate in zip(groups, mine["broadcast_bytes_per_s"], strict=True)
             if (which(ranks) if which else len(ranks) == most)
         ]
-        values += [median(rates)] if rates else []
-    return over_jobs(values, f"{named} of {machine}")
+        size = mine["message_bytes"].max()
+        if rates and (not asked.home or math.isclose(size, PRINTED_BYTES, rel_tol=0.01)):
+            found[row["ranks"], size].append(median(rates))
+    return found
