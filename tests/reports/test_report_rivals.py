@@ -422,8 +422,8 @@ def test_fastest_in_strong_scaling_is_of_the_papers_network_on_as_many_devices(
     assert verdicts(claim("Fig. 11", "fastest", "axonn-ipdps22"), [lost], tmp_path) == expected
 
 
-SIZES = {"1 to 50 MB"}
-"""Places of comparisons that are sizes of messages."""
+SIZES = {"1 to 50 MB", "GPUs that are not adjacent"}
+"""Places of comparisons that are sizes of messages, or links."""
 
 
 def test_every_place_of_a_comparison_is_read_as_a_model_or_devices() -> None:
