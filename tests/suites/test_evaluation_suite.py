@@ -43,7 +43,7 @@ def test_a_mode_is_evaluated_after_each_epoch(tmp_path: Path) -> None:
     done = succeed(
         tmp_path, "-c", "suites/evaluation.py", "--system", "local", "-n", "start=1%point=small-2d", *few, "-r"
     )
-    (case,) = [case for case in done.cases() if case["record"]]
+    (case,) = [case for case in done.cases() if case.get("record")]
     config, evaluated = case["record"]["config"], case["record"]["evaluations"]
     assert (case["record"]["ranks"], config["tensor_mode"], config["seed"]) == (4, "2d", 1)
     assert [one["step"] for one in evaluated] == list(range(3, 37, 3))
