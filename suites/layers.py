@@ -1,4 +1,4 @@
-"""What do two linear layers move and hold in 1D, 2D, 2.5D and 3D (colossal-ai, Table 1, Fig. 5 and 8)?
+"""Elements that two linear layers move in 1D, 2D, 2.5D and 3D, and memory (colossal-ai, Table 1, Fig. 5 and 8).
 
     reframe -c suites/layers.py --system system-i            memory on 4 and 8 A100s
     reframe -c suites/layers.py --system local -r            small layers; minutes, beside anything

@@ -56,8 +56,9 @@ def by_sort(links: Links, system: systems.System) -> dict[str, list[float]]:
     most = max(len(one.ranks) for one in links.broadcasts)
     found = dict[str, list[float]]()
     for one in links.broadcasts:
-        pair = "adjacent" if system.adjacent(one.ranks) else "others"
-        sort = pair if len(one.ranks) == 2 else "all" if len(one.ranks) == most else ""
-        found.setdefault(sort, []).append(one.bytes_per_s)
-    found.pop("", None)
+        if len(one.ranks) == 2:
+            sort = "adjacent" if system.adjacent(one.ranks) else "others"
+            found.setdefault(sort, []).append(one.bytes_per_s)
+        elif len(one.ranks) == most:
+            found["all"] = [one.bytes_per_s]
     return found

@@ -110,7 +110,7 @@ class Allocated:
 
     peak_bytes: int | None = None
     held_bytes: int | None = None
-    """What is still there at the end."""
+    """Bytes that are still there at the end."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -6,6 +6,7 @@ import pandas as pd
 
 from engine.result import metrics
 from reports.frames.frame import Frames
+from reports.frames.jobs import beside_nearest, by_time
 
 KEY = ["system", "partition", "dtype", "model", "batch_size", "course"]
 """Columns in which a parallel job and its serial one agree."""
@@ -31,12 +32,10 @@ def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     (metrics.relative_difference; beside DATA_PARALLEL of metrics.window_means). The second has one row a step: run,
     index, loss, serial_loss, difference, relative. A loss that is no number differs without bound.
     """
-    done = with_course(frames.runs[frames.runs["status"] == "ok"])
-    done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
+    done = by_time(with_course(frames.runs[frames.runs["status"] == "ok"]))
     long = done["course"] != ""
     reference = done["variant"].str.endswith(ALONE).where(long, done["ranks"] == 1)
-    serial = done.loc[reference, [*KEY, "when", "run"]].rename(columns={"run": "serial"})
-    pairs = pd.merge_asof(done[~reference], serial, on="when", by=KEY, direction="nearest")
+    pairs = beside_nearest(done[~reference], done[reference], KEY, "serial")
     pairs["serial"] = pairs["serial"].fillna(-1).astype(int)
     pairs["reference"] = pairs["course"].map(lambda course: DATA_PARALLEL if course else SERIAL)
 

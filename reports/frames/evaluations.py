@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result.schema import Result
-from reports.frames.jobs import long
-from reports.frames.layers import MODES
+from reports.frames.jobs import beside_nearest, by_time, long
+from reports.frames.modes import MODES, of_series
 
 STUDY = "evaluation"
 DATA = "data"
@@ -32,8 +32,8 @@ def evaluations(results: Sequence[Result]) -> pd.DataFrame:
 
 def series_mode(series: object) -> str:
     """Return the mode on which a series' name ends, as colossal-ai calls it, or DATA; "" for another name."""
-    word = str(series).rpartition("-")[2]
-    return word if word == DATA else word.upper() if word.upper() in MODES else ""
+    mode = of_series(series)
+    return DATA if mode == DATA.upper() else mode if mode in MODES else ""
 
 
 def with_last(runs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -41,7 +41,6 @@ def with_last(runs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     mine = table[table["run"].isin(runs.index)].sort_values("step")
     last = mine.groupby("run").agg(
         evaluations=("step", "size"),
-        step=("step", "last"),
         loss=("loss", "last"),
         perplexity=("perplexity", "last"),
         right=("right", "last"),
@@ -58,11 +57,9 @@ def beside_data(runs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     reference: the index of its run. farthest: its accuracy by the other's at the evaluation at which that is farthest
     from 1. apart: the largest difference of accuracies. NaN where they have no evaluation in common.
     """
-    done = runs[(runs["status"] == "ok") & (runs["study"] == STUDY)]
-    done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
-    reference = done.loc[done["mode"] == DATA, [*KEY, "when", "run"]].rename(columns={"run": "reference"})
-    modes = done[done["mode"].isin(MODES)]
-    pairs = pd.merge_asof(modes, reference, on="when", by=KEY, direction="nearest").dropna(subset="reference")
+    done = by_time(runs[(runs["status"] == "ok") & (runs["study"] == STUDY)])
+    pairs = beside_nearest(done[done["mode"].isin(MODES)], done[done["mode"] == DATA], KEY, "reference")
+    pairs = pairs.dropna(subset="reference")
     shares = {run: rows.set_index("step")["right"] for run, rows in table.groupby("run")}
     both = [
         pd.concat([shares[run], shares[other]], axis=1, join="inner")

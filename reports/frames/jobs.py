@@ -30,6 +30,20 @@ def with_moments(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return table.assign(**read)
 
 
+def by_time(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return runs in the order of their ends, with run (their index) and when; a run without an end comes first."""
+    when = rows["end"].fillna(pd.Timestamp(0, tz="UTC"))
+    return rows.assign(run=rows.index, when=when).sort_values("when", kind="stable")
+
+
+def beside_nearest(rows: pd.DataFrame, others: pd.DataFrame, keys: Sequence[str], name: str) -> pd.DataFrame:
+    """Return runs of by_time with the run of those others, under name, that agrees in these keys and is the nearest in
+    time; NaN where none agrees.
+    """
+    known = others[[*keys, "when", "run"]].rename(columns={"run": name})
+    return pd.merge_asof(rows, known, on="when", by=list(keys), direction="nearest")
+
+
 def each_once(words: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(word for word in words if word))
 

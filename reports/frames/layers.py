@@ -8,9 +8,8 @@ import pandas as pd
 from engine.grid import Grid
 from engine.result.schema import Result
 from reports.frames.jobs import long
+from reports.frames.modes import of_option
 
-MODES = ("1D", "2D", "2.5D", "3D")
-"""Modes as colossal-ai calls them; its 1D is Megatron-LM's."""
 NUMBERS = "batch sequence hidden moved_elements moved_formula held_bytes held_formula peak_bytes"
 PRODUCTS = 2
 """Products of [tokens, hidden] and [hidden, hidden] that a step has forwards."""
@@ -21,7 +20,7 @@ def layers(results: Sequence[Result]) -> pd.DataFrame:
     what the formula of the mode in Table 1 gives; NaN of another mode.
     """
     found = long(results, lambda one: one.layers, numbers=NUMBERS)
-    modes = [mode_name(str(results[run].config.get("tensor_mode"))) for run in found["run"]]
+    modes = [of_option(str(results[run].config.get("tensor_mode"))) for run in found["run"]]
     grids = [Grid.parse(results[run].grid or "1x1x1x1") for run in found["run"]]
     elements = [
         table_elements(mode, grid, tokens * hidden, hidden**2)
@@ -32,12 +31,6 @@ def layers(results: Sequence[Result]) -> pd.DataFrame:
     return found.assign(mode=modes, grid=list(map(str, grids)), layers_on=[grid.size for grid in grids]).assign(
         table_elements=pd.Series(elements, index=found.index, dtype=float)
     )
-
-
-def mode_name(word: str) -> str:
-    """Return colossal-ai's name of a mode as the engine writes it, such as 2D of 2d-published; others as they are."""
-    name, _, _ = word.partition("-")
-    return name.upper() if name.upper() in MODES else word
 
 
 def table_elements(mode: str, grid: Grid, activations: float, weight: float) -> float:

@@ -14,7 +14,7 @@ from engine.result.gate import over_jobs
 from engine.result.judges.peers import FEWEST_JOBS
 from engine.simulator.collectives import moved_bytes
 from reports.frames.frame import Frames
-from reports.frames.layers import MODES
+from reports.frames.modes import MODES, of_series
 
 STUDY = "tensor_modes"
 PAPER = "colossal-ai"
@@ -32,15 +32,10 @@ class ModesSetting:
     runs: pd.DataFrame
 
 
-def mode_of(series: object) -> str:
-    """Return the mode on which the name of a series ends."""
-    return str(series).rpartition("-")[2].upper()
-
-
 def settings(frames: Frames) -> list[ModesSetting]:
     """Part the runs that ended well by machine, network and devices, the most devices first."""
     runs = frames.runs[frames.runs["status"] == "ok"]
-    runs = runs.assign(mode=[mode_of(series) for series in runs["series"]])
+    runs = runs.assign(mode=[of_series(series) for series in runs["series"]])
     runs = runs[runs["mode"].isin(MODES)]
     moved = _moved_bytes(frames.collectives, runs["grid"])
     found = [_setting(rows, moved) for _, rows in runs.groupby(_BY, sort=False, dropna=False)]

@@ -11,7 +11,7 @@ from reports.columns import columns_of, failures, provenance
 from reports.frames.evaluations import DATA, beside_data, with_last
 from reports.frames.evaluations import STUDY as NAME
 from reports.frames.frame import Frames
-from reports.frames.jobs import grouped
+from reports.frames.jobs import by_time, grouped
 from reports.page import MOST_SECTIONS, Block, Column, Figure, Figures, Page, PageSection, Table
 from reports.pages.study import Study
 from reports.plots.canvas import Scale
@@ -58,7 +58,7 @@ def _headline(runs: pd.DataFrame, pairs: pd.DataFrame) -> str:
 
 def _section(name: str, title: str, rows: pd.DataFrame, pairs: pd.DataFrame, table: pd.DataFrame) -> PageSection:
     own = pairs.set_index("run")["apart"].reindex(rows.index)
-    rows = rows.assign(apart=own, when=rows["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
+    rows = by_time(rows.assign(apart=own))
     seeds = [(seed, of) for seed, of in rows.groupby("seed")][-MOST_SEEDS:]
     figures = [_curves(f"{name}-{seed}", f"seed {seed}" if len(seeds) > 1 else "", of, table) for seed, of in seeds]
     blocks: list[Block] = [Figures(figures), _table(name, rows)]

@@ -62,7 +62,7 @@ def layers(
 def jobs(
     layouts: Iterable[tuple[str, str]] = LAYOUTS, *, first: int = 0, count: int = 2, **known: object
 ) -> list[Result]:
-    """So many jobs of each layout. first: number of the first."""
+    """Return some jobs of each layout. first: number of the first."""
     layouts = list(layouts)
     return [
         layers(mode, grid, job=first + count * place + job, **known)  # type: ignore[arg-type]

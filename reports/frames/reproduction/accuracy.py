@@ -3,8 +3,9 @@
 import math
 
 from engine.result.gate import Interval
-from reports.frames.evaluations import DATA, KEY, beside_data, with_last
-from reports.frames.reproduction.samples import Asked, Sample, grouped, in_order, records, setting
+from reports.frames.evaluations import DATA, KEY
+from reports.frames.modes import of_framework
+from reports.frames.reproduction.samples import Asked, Sample, grouped, in_order, setting
 from reports.text import plural
 
 
@@ -13,13 +14,11 @@ def by_epoch(asked: Asked) -> Sample | None:
 
     Each seed is a job. The interval spans all of them, as each has to be right.
     """
-    frames, paper = asked.evidence.frames, asked.claim.paper
-    runs = frames.runs[frames.runs["system"] == asked.machine]
-    pairs = records(beside_data(with_last(runs, frames.evaluations), frames.evaluations))
-    mode = asked.number.framework.rpartition(" ")[2]
-    mine = [row for row in pairs if row["mode"] == mode and math.isfinite(row["farthest"])]
+    mode = of_framework(asked.number.framework)
+    pairs = [row for row in asked.evidence.accuracies if (row["system"], row["mode"]) == (asked.machine, mode)]
+    mine = [row for row in pairs if math.isfinite(row["farthest"])]
     if asked.home:
-        mine = [row for row in mine if row["series"].startswith(f"{paper}-")]
+        mine = [row for row in mine if row["series"].startswith(f"{asked.claim.paper}-")]
     keys = [key for key in KEY if key != "seed"]
     for rows in in_order(grouped(mine, lambda row: tuple(str(row[key]) for key in (*keys, "grid")))):
         by_seed = {row["seed"]: row["farthest"] for row in rows}  # of a seed the newest

@@ -1,22 +1,23 @@
-"""What two linear layers move and hold by tensor mode, by which claims are judged. Counts are alike in all jobs."""
+"""Elements and memory of two linear layers by tensor mode, by which claims are judged. Counts are alike in all jobs."""
 
 import re
 from collections.abc import Iterable
 
 import pandas as pd
 
+from reports.frames.modes import of_framework
 from reports.frames.reproduction.samples import Asked, Sample, divided, hull, lead_of, over_jobs, place_of, saved_of
 from reports.text import plural
 
 ONE_D = "1D"
 RANGES = {"ByBatch": "batch", "ByWidth": "hidden"}
-"""What grows in the jobs of a test of suites/layers.py."""
+"""Size that grows in the jobs of a test of suites/layers.py."""
 
 
 def moved(asked: Asked) -> Sample | None:
     """Return the elements that were moved over those of Table 1, by a number's mode on the most devices."""
     rows = _rows(asked)
-    mine = rows[rows["mode"] == _mode(asked)]
+    mine = rows[rows["mode"] == of_framework(asked.number.framework)]
     return _over_jobs(mine[mine["layers_on"] == mine["layers_on"].max()], "moved_elements", "table_elements")
 
 
@@ -34,7 +35,9 @@ def saved(asked: Asked) -> Sample | None:
     printed = re.search(r"\d+$", what)
     size = float(printed[0]) if asked.home and printed else rows[grows].max()
     at = rows[rows[grows] == size]
-    mine, other = (_over_jobs(at[at["mode"] == mode], "peak_bytes") for mode in (_mode(asked), ONE_D))
+    mine, other = (
+        _over_jobs(at[at["mode"] == mode], "peak_bytes") for mode in (of_framework(asked.number.framework), ONE_D)
+    )
     return saved_of(divided(mine, other, f"{mine.of}, {grows} {size:g}")) if mine and other else None
 
 
@@ -64,10 +67,6 @@ def _on(asked: Asked, rows: pd.DataFrame) -> pd.DataFrame:
     """Return what is on the devices of the target."""
     devices = place_of(asked.target).devices
     return rows if devices is None else rows[rows["layers_on"].between(*devices)]
-
-
-def _mode(asked: Asked) -> str:
-    return asked.number.framework.rpartition(" ")[2]
 
 
 def _lead(asked: Asked, rows: pd.DataFrame, figure: str) -> Sample | None:

@@ -20,6 +20,7 @@ from engine.result.metrics import paired
 from reports.frames.contests import UNEQUAL, over_one_network
 from reports.frames.contests import points as contest_points
 from reports.frames.curves import compare
+from reports.frames.evaluations import beside_data, with_last
 from reports.frames.frame import Frames
 from reports.frames.overlaps import KEY
 from reports.text import plural
@@ -235,6 +236,12 @@ class Evidence:
         mine = runs[(runs["study"] == "validation") & (runs["kind"] == "train")]
         pairs, _ = compare(replace(self.frames, runs=mine)) if len(mine) else (mine, mine)
         return records(pairs)
+
+    @cached_property
+    def accuracies(self) -> list[Row]:
+        """Trainings in a tensor mode, each with its accuracy beside that of data parallelism."""
+        table = self.frames.evaluations
+        return records(beside_data(with_last(self.frames.runs, table), table))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from engine.result.judges.peers import FEWEST_JOBS
-from reports.frames.layers import MODES
+from reports.frames.modes import MODES, of_framework, of_series
 from reports.frames.reproduction.samples import (
     LAYOUT,
     Asked,
@@ -21,7 +21,7 @@ from reports.frames.reproduction.samples import (
     place_of,
     setting,
 )
-from reports.frames.tensor_modes import STUDY, mode_of
+from reports.frames.tensor_modes import STUDY
 
 PAIRED = "System II"
 """Machine of the paper whose links between pairs of devices are slower than within them."""
@@ -48,7 +48,7 @@ class _Rates(NamedTuple):
 def rate(asked: Asked) -> Sample | None:
     """Return the images a second of a number's mode, on the paper's machine."""
     found = _at(asked, place_of(asked.target).devices) if asked.home else None
-    return found and found.sample(_mode(asked.number.framework))
+    return found and found.sample(of_framework(asked.number.framework))
 
 
 def gain(asked: Asked) -> Sample | None:
@@ -83,10 +83,6 @@ def alike(asked: Asked) -> bool:
     return asked.home or (asked.claim.system == PAIRED) == asked.machine.endswith(PAIRED_HERE)
 
 
-def _mode(framework: str) -> str:
-    return framework.rpartition(" ")[2]
-
-
 def _at(asked: Asked, devices: tuple[int, int] | None) -> _Rates | None:
     """Return the rates on so many devices."""
     if not alike(asked):
@@ -100,7 +96,7 @@ def _groups(asked: Asked, rows: Iterable[Row]) -> list[_Rates]:
     """Return the rates of each number of devices and network, in the order in which settings are asked."""
     found = []
     for jobs in in_order(grouped(rows, lambda row: (row["ranks"], row["model"]))):
-        by_mode = {mode: [row for row in jobs if mode_of(row["series"]) == mode] for mode in MODES}
+        by_mode = {mode: [row for row in jobs if of_series(row["series"]) == mode] for mode in MODES}
         of = f"{jobs[0]['model']} on {int(jobs[0]['ranks'])}"
         found.append(_Rates(of, {mode: _fastest(rows) for mode, rows in by_mode.items() if rows}))
     return found
